@@ -1,0 +1,1 @@
+"""What builds the course from its sources. Each module has one job."""
