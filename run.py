@@ -369,12 +369,19 @@ def pinned_settings(progress: str) -> dict:
     }
 
 
-def pytest_command(arguments: list, capped: bool) -> list:
-    """Return the pytest call of `test`: the unit tests, and each notebook with every output compared."""
-    paths = ["notebooks"] if capped else ["tests/unit", "tests/notebooks", "notebooks"]
-    if any((ROOT / one.partition("::")[0]).exists() for one in arguments):
-        paths = []
-    return ["-m", "pytest", "--nbval", "--nbval-current-env", "--nbval-cell-timeout=180", *paths, *arguments]
+# The paths of each tier of tests. Every output of the notebooks is compared with the stored one.
+TIERS = {"test": ["tests/unit", "tests/notebooks", "notebooks"], "capped": ["notebooks"], "browser": ["tests/browser"]}
+NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=180"]
+
+
+def pytest(tier: str, arguments: list, **settings) -> int:
+    """Run a tier with the learner's progress out of reach; arguments that name files or tests replace its paths."""
+    named = any("/" in one and (ROOT / one.partition("::")[0]).exists() for one in arguments)
+    with tempfile.TemporaryDirectory() as progress:
+        settings.update(pinned_settings(progress))
+        prepare(**settings)
+        nbval = [] if tier == "browser" else NBVAL
+        return call(["-m", "pytest", *nbval, *([] if named else TIERS[tier]), *arguments], **settings)
 
 
 def lab(arguments: list) -> int:
@@ -387,13 +394,10 @@ def lab(arguments: list) -> int:
 
 def test(arguments: list) -> int:
     """run all tests; what follows goes to pytest (--capped: the notebooks only, as on an older processor)"""
-    capped = "--capped" in arguments
-    with tempfile.TemporaryDirectory() as progress:
-        settings = pinned_settings(progress)
-        prepare(**settings)
-        if capped:
-            settings.update(ATEN_CPU_CAPABILITY="avx2", ONEDNN_MAX_CPU_ISA="AVX2")
-        return call(pytest_command([one for one in arguments if one != "--capped"], capped), **settings)
+    if "--capped" not in arguments:
+        return pytest("test", arguments)
+    capped = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    return pytest("capped", [one for one in arguments if one != "--capped"], **capped)
 
 
 def build(arguments: list) -> int:
@@ -419,10 +423,7 @@ def browser(arguments: list) -> int:
             environment = clean_environment(PIP_USER="0")
             step("packages for the browser tests", *installers(["-r", more, "-c", LOCK]), environment=environment)
             stamp_file.write_text(wanted)
-    with tempfile.TemporaryDirectory() as progress:
-        settings = pinned_settings(progress)
-        prepare(**settings)
-        return call(["-m", "pytest", "tests/browser", *arguments], **settings)
+    return pytest("browser", arguments)
 
 
 JOBS = {job.__name__: job for job in (lab, test, build, doctor, browser)}

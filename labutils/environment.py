@@ -66,9 +66,10 @@ def progress_dir() -> Path:
 def apply_settings() -> None:
     """Set the environment variables that the Hub client and tokenizers read once, when they are first imported.
 
-    A variable that the user has set is left as it is. The bundled profile never touches the network.
+    A variable that the user has set is left as it is. The bundled profile never touches the network. A profile that does
+    not exist is treated as offline here and refused by the first call that needs it: an import is no place for an error.
     """
-    if profile() == "bundled":
+    if os.environ.get("LAB_PROFILE", "").strip().lower() != "hub":
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -175,9 +175,12 @@ BY_HAND: dict[str, dict] = {
         ["num_key_value_heads", "get(attn_config, 'kv_n_heads', 1)"],
         ["ffn_hidden_size", "get(ffn_config, 'ffn_hidden_size', 3584)"],
         ["moe_num_experts", "get(ffn_config, 'moe_num_experts', 4)"],
+        ["attn_config__kv_n_heads", "num_key_value_heads"],
+        ["ffn_config__ffn_hidden_size", "ffn_hidden_size"],
+        ["ffn_config__moe_num_experts", "moe_num_experts"],
     ]},
     "mpt": {"derive": [["no_bias", "True if no_bias is None else no_bias"]]},
-    "modernbert-decoder": {"fields": {"global_attn_every_n_layers": 3, "sliding_window": None}, "derive": [
+    "modernbert-decoder": {"fields": {"global_attn_every_n_layers": 3}, "derive": [
         ["layer_types", "['sliding_attention' if i % global_attn_every_n_layers else 'full_attention' for i in "
                         "range(num_hidden_layers)] if layer_types is None else layer_types"],
         ["sliding_window", "local_attention // 2 if local_attention else None"],
@@ -447,6 +450,19 @@ def prune(translator: Translator, fields: dict) -> None:
     translator.derive = kept
 
 
+def rotary_parts(config_class) -> dict | None:
+    """Return the share of a head that the default config rotates, by layer kind where kinds differ."""
+    try:
+        rope = config_class().rope_parameters or {}
+    except Exception:
+        return None
+    if "partial_rotary_factor" in rope:
+        return {"partial_rotary_factor": rope["partial_rotary_factor"]}
+    kinds = {kind: {"partial_rotary_factor": value["partial_rotary_factor"]} for kind, value in rope.items()
+             if isinstance(value, dict) and "partial_rotary_factor" in value}
+    return kinds or None
+
+
 def row(model_type: str) -> tuple[dict, list[str]]:
     """Return one line of the file and the statements that were left out."""
     config_class = CONFIG_MAPPING[model_type]
@@ -477,6 +493,7 @@ def row(model_type: str) -> tuple[dict, list[str]]:
     for name in translator.properties:
         fields.setdefault(name, None)
     source = Path(inspect.getsourcefile(config_class)).as_posix().split("/transformers/")[-1]
+    fields["rope_parameters"] = rotary_parts(config_class)
     line = {"type": model_type, "source": source, "fields": fields}
     if aliases:
         line["aliases"] = aliases
@@ -489,7 +506,7 @@ def row(model_type: str) -> tuple[dict, list[str]]:
             kind = specs.default_config().model_type if kind is None else kind
         except Exception:
             pass
-        if key in TEXT_PARTS:
+        if (model_type in TYPES or key in TEXT_PARTS) and not key.startswith("audio_encoder"):
             parts[key] = {"type": kind, "fields": {name: value for name, value in (specs.init_kwargs or {}).items()
                                                    if relevant(name, value)}}
     if parts:

@@ -27,6 +27,7 @@ from tools.course import CHAIN, ROOT, Course, Lesson, course, download_mb
 
 EDITIONS = ("learner", "solved", "instructor")
 MIN_MARGIN = 0.1    # logits; see tools/greedy_margin.py
+IGNORED = {"nbval-ignore-output", "nbval-skip"}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 REGION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n(.*?)^[ \t]*### END SOLUTION[ \t]*\n?", re.DOTALL | re.MULTILINE)
 ASSIGNMENT = re.compile(r"^(\w+)( *(?::[^=]+)?= *)([^#\n]+?)( *#.*)?$")
@@ -59,8 +60,7 @@ def folded(summary: str, text: str) -> str:
 
 def solution_of(code: str) -> str:
     """Return what the folded solution shows: the cell without its calls to the checker."""
-    lines = [line for line in solved(code).splitlines() if not line.startswith("check.")]
-    return "\n".join(lines).strip("\n")
+    return re.split(r"^check\.", solved(code), flags=re.MULTILINE)[0].strip("\n")
 
 
 def card(whole: Course, lesson: Lesson) -> str:
@@ -233,7 +233,7 @@ def execute(lesson: Lesson, notebook, scratch: Path) -> None:
     unsafe = [
         f"cell {index} ({notebook.cells[index].source.splitlines()[0]!r}): {margin:.3f}"
         for index, margin in client.margins.items()
-        if margin < MIN_MARGIN and not {"nbval-ignore-output", "nbval-skip"} & set(notebook.cells[index].metadata.get("tags", ()))
+        if margin < MIN_MARGIN and not IGNORED & set(notebook.cells[index].metadata.get("tags", ()))
         and "margin" not in notebook.cells[index].metadata
     ]
     if unsafe:
@@ -245,10 +245,15 @@ def execute(lesson: Lesson, notebook, scratch: Path) -> None:
 
 
 def normalise(cell) -> None:
-    """Drop from a cell's outputs what differs between two runs of the same code."""
+    """Drop from a cell's outputs what differs between two runs of the same code, join what was printed in pieces."""
+    joined = []
     for output in cell.outputs:
-        if output.output_type == "execute_result":
-            output.execution_count = cell.execution_count
+        if joined and output.output_type == joined[-1].output_type == "stream" and output.name == joined[-1].name:
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    cell.outputs = joined
+    for output in cell.outputs:
         if output.output_type == "error":
             output.traceback = [f"{output.ename}: {output.evalue}"]     # frames hold paths of this machine
         if "data" in output:
@@ -258,28 +263,46 @@ def normalise(cell) -> None:
                     output.data[kind] = re.sub(r"0x[0-9a-f]{6,}", "0x…", text)
 
 
-def keep_outputs(notebook, stored: Path) -> None:
-    """Copy the outputs of the stored notebook to each cell of `notebook` whose source is unchanged."""
+def keep_outputs(notebook, stored: Path, only_ignored: bool = False) -> None:
+    """Copy the outputs of the stored notebook to each cell of `notebook` whose source is unchanged.
+
+    `only_ignored`: only those that nbval does not compare, such as seconds, so that a rebuild changes nothing without need.
+    """
     if not stored.exists():
         return
     old = {cell.source: cell for cell in nbformat.read(stored, as_version=4).cells if cell.cell_type == "code"}
     for cell in notebook.cells:
-        if cell.cell_type == "code" and cell.source in old:
-            cell.outputs = old[cell.source].outputs
-            cell.execution_count = old[cell.source].execution_count
+        if cell.cell_type != "code" or cell.source not in old:
+            continue
+        if only_ignored and not IGNORED & set(cell.metadata.get("tags", ())):
+            continue
+        cell.outputs = old[cell.source].outputs
+
+
+def number_runs(notebook) -> None:
+    """Number the code cells as one clean run from top to bottom does."""
+    for count, cell in enumerate((cell for cell in notebook.cells if cell.cell_type == "code"), 1):
+        cell.execution_count = count
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = count
 
 
 # --- command line ---------------------------------------------------------------------------------------------------
 
 
-def build(lesson: Lesson, edition: str = "learner", run: bool = True) -> str:
-    """Return the text of one edition of a lesson as .ipynb."""
+def build(lesson: Lesson, edition: str = "learner", run: bool = True, fresh: bool = False) -> str:
+    """Return the text of one edition of a lesson as .ipynb. `fresh`: also renew the outputs that nbval does not compare."""
     notebook = notebook_of(lesson, edition)
     if run:
         with tempfile.TemporaryDirectory() as scratch:
             execute(lesson, notebook, Path(scratch))
+        if edition == "learner" and not fresh:
+            keep_outputs(notebook, lesson.notebook, only_ignored=True)
     elif edition == "learner":
         keep_outputs(notebook, lesson.notebook)
+    if run or edition == "learner":
+        number_runs(notebook)
     nbformat.validate(notebook)
     return nbformat.writes(notebook) + "\n"
 
@@ -289,13 +312,14 @@ def main() -> None:
     parser.add_argument("lessons", nargs="*", help="numbers or names; all when none is given")
     parser.add_argument("--edition", choices=EDITIONS, default="learner")
     parser.add_argument("--keep-outputs", action="store_true", help="do not run; keep stored outputs of unchanged cells")
+    parser.add_argument("--fresh", action="store_true", help="renew outputs that are not compared, such as seconds, too")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where the committed notebook differs")
     wanted = parser.parse_args()
     lessons = [course().lesson(name) for name in wanted.lessons] or course().lessons
     differing = []
     for lesson in lessons:
         print(f"{lesson.stem} ({wanted.edition}) ...", end=" ", flush=True)
-        text = build(lesson, wanted.edition, run=not wanted.keep_outputs)
+        text = build(lesson, wanted.edition, run=not wanted.keep_outputs, fresh=wanted.fresh)
         folder = lesson.notebook.parent if wanted.edition == "learner" else ROOT / "build" / wanted.edition
         target = folder / lesson.notebook.name
         if wanted.check:

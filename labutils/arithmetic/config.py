@@ -60,8 +60,11 @@ class Config:
 
     def layer(self, index: int) -> dict[str, Any]:
         """Return the fields as layer `index` sees them, with `i` for the index."""
-        overrides = self.fields.get("per_layer_config") or {}
-        return {**self.fields, **overrides.get(index, {}), "i": index}
+        overrides = (self.fields.get("per_layer_config") or {}).get(index, {})
+        for key, part in self.parts.items():
+            changed = (part.fields.get("per_layer_config") or {}).get(index, {})
+            overrides = {**overrides, **{f"{key}__{name}": value for name, value in changed.items()}}
+        return {**self.fields, **overrides, "i": index}
 
     def value(self, expression: str) -> Any:
         """Return the value of a rule over this config's fields."""
@@ -184,20 +187,26 @@ def resolve(model_type: str, raw: dict[str, Any], strict: bool = True) -> Config
             f"the config of type {model_type!r} does not say {', '.join(missing)}; the defaults of transformers belong "
             "to another model, so nothing is computed. Give the whole config.json.")
     _check(fields, defaults, model_type)
+    _rotary(fields, raw, defaults)
     for name, expression in known.get("derive", []):
         fields.setdefault(name, None)
         fields[name] = evaluate(expression, fields)
     # As in transformers, what a config says about a computed attribute wins over the computation.
     fields.update({name: value for name, value in given.items() if name in fields and name not in defaults})
+    # Modeling code asks for a head_dim that its config class may not declare; a config can still carry one.
+    if "head_dim" not in aliases:
+        fields.setdefault("head_dim", given.get("head_dim"))
     _kinds(fields, aliases)
     fields["per_layer_config"] = _per_layer(given.get("per_layer_config", fields.get("per_layer_config")))
-    _check(fields, defaults, model_type)
+    _check(fields, {"head_dim": None, **defaults}, model_type)
     for alias, real in aliases.items():
         if real in fields and alias not in fields:
             fields[alias] = fields[real]
     parts = {key: _part(key, spec, given.get(key)) for key, spec in known.get("parts", {}).items()}
-    return Config(model_type, fields, known["source"], tuple(missing), _dtype(raw), _quantization(raw),
-                  {key: part for key, part in parts.items() if part}, ())
+    parts = {key: part for key, part in parts.items() if part}
+    for key, part in parts.items():  # the weight rules of a composite model read text_config__hidden_size and the like
+        fields.update({f"{key}__{name}": value for name, value in part.fields.items()})
+    return Config(model_type, fields, known["source"], tuple(missing), _dtype(raw), _quantization(raw), parts, ())
 
 
 def _part(key: str, spec: dict, raw: Any) -> Config | None:
@@ -212,7 +221,7 @@ def _part(key: str, spec: dict, raw: Any) -> Config | None:
         if spec["type"] in _lines():
             kind = spec["type"]
         else:
-            return None if key not in TEXT_KEYS else _foreign(kind, raw, False)
+            return None if key not in TEXT_KEYS else _foreign(kind, raw, False)  # a part without text is not counted
     return resolve(kind, {**spec["fields"], **raw}, strict=False)
 
 
@@ -258,6 +267,29 @@ def _wanted(name: str, default: Any, value: Any) -> str | None:
 def _may_be_float(name: str, default: Any) -> bool:
     return "expand" in name or isinstance(default, int) and not any(
         word in name for word in ("size", "heads", "layers", "dim", "rank", "window", "expert", "kernel"))
+
+
+def _rotary(fields: dict[str, Any], raw: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Set `partial_rotary_factor`, the share of a head that is rotated, also by layer kind where kinds differ."""
+    rope = fields.get("rope_parameters") or {}
+    default = defaults.get("rope_parameters") or {}
+    if not isinstance(rope, dict):
+        raise ConfigError(f"rope_parameters is {shown(rope)}; it must be an object")
+    for kind in {kind for kind, value in {**default, **rope}.items() if isinstance(value, dict)}:
+        inner = rope.get(kind) if isinstance(rope.get(kind), dict) else {}
+        fields[f"partial_rotary_factor__{kind}"] = _share(inner.get(
+            "partial_rotary_factor", (default.get(kind) or {}).get("partial_rotary_factor", 1.0)))
+    if fields.get("partial_rotary_factor") is None:
+        fields["partial_rotary_factor"] = None if "partial_rotary_factor" in defaults and not rope else _share(rope.get(
+            "partial_rotary_factor", raw.get("partial_rotary_factor", default.get("partial_rotary_factor", 1.0))))
+    elif "partial_rotary_factor" in rope:
+        fields["partial_rotary_factor"] = _share(rope["partial_rotary_factor"])
+
+
+def _share(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 8:
+        raise ConfigError(f"partial_rotary_factor is {shown(value)}; it must be a number from 0 to 1")
+    return value
 
 
 def _kinds(fields: dict[str, Any], aliases: dict[str, str]) -> None:

@@ -41,7 +41,7 @@ def _get(mapping: Any, key: Any, default: Any = None) -> Any:
 
 _FUNCTIONS: dict[str, Callable] = {
     "min": min, "max": max, "len": len, "int": int, "bool": bool, "sum": sum, "list": list, "sorted": sorted,
-    "ceil": math.ceil, "range": _range, "get": _get, "enumerate": lambda items: [list(pair) for pair in enumerate(items)],
+    "ceil": math.ceil, "isqrt": math.isqrt, "range": _range, "get": _get, "enumerate": lambda items: [list(pair) for pair in enumerate(items)],
     "isinstance_dict": lambda value: isinstance(value, dict), "isinstance_list": lambda value: isinstance(value, list),
     "isinstance_str": lambda value: isinstance(value, str), "set": lambda items: sorted(set(items)),
     "startswith": lambda text, start: str(text).startswith(start), "abs": abs,

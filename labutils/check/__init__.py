@@ -8,7 +8,6 @@ import pkgutil
 from typing import Any
 
 
-
 def _lessons() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name.startswith("lesson"))
 

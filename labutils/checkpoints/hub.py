@@ -5,11 +5,12 @@ from pathlib import Path
 
 from labutils.checkpoints import store
 from labutils.checkpoints.progress import say
-from labutils.checkpoints.recipes import Recipe
+from labutils.checkpoints.recipes import Hub, Recipe
 from labutils.errors import CheckpointError
 
 # Without these no checkpoint of the course loads; the other files are taken where a repository has them.
 NEEDED = ("config.json", "model.safetensors", "tokenizer_config.json")
+NEEDED_BY_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")
 
 
 def _client():
@@ -24,10 +25,19 @@ def _client():
     return huggingface_hub
 
 
+def _twin(recipe: Recipe) -> Hub:
+    if recipe.hub:
+        return recipe.hub
+    carrier = f" from {recipe.bundled[0].pin}" if recipe.bundled else ""
+    raise CheckpointError(f"The checkpoint {recipe.role!r} ({recipe.title}) has no pinned repository on the Hub, so "
+                          f"LAB_PROFILE=hub cannot give it. Unset LAB_PROFILE to take it{carrier}.")
+
+
 def snapshot_folder(recipe: Recipe) -> Path:
     """Return where the Hub client keeps the pinned commit, whether it is there or not."""
-    name = "models--" + recipe.hub.repo.replace("/", "--")
-    return Path(_client().constants.HF_HUB_CACHE) / name / "snapshots" / recipe.hub.commit
+    hub = _twin(recipe)
+    name = "models--" + hub.repo.replace("/", "--")
+    return Path(_client().constants.HF_HUB_CACHE) / name / "snapshots" / hub.commit
 
 
 def local_snapshot(recipe: Recipe) -> Path | None:
@@ -36,7 +46,7 @@ def local_snapshot(recipe: Recipe) -> Path | None:
         folder = Path(_download(recipe, local_files_only=True))
     except _client().errors.LocalEntryNotFoundError:  # also what an incomplete snapshot raises
         return None
-    return None if _missing(folder) else folder
+    return None if _missing(recipe, folder) else folder
 
 
 def snapshot(recipe: Recipe) -> Path:
@@ -58,7 +68,7 @@ def snapshot(recipe: Recipe) -> Path:
         folder = Path(_download(recipe))
     except Exception as error:  # the client's HTTP library differs between its versions; every cause is passed on
         raise CheckpointError(_sentence(recipe, error)) from error
-    missing = _missing(folder)
+    missing = _missing(recipe, folder)
     if missing:
         raise CheckpointError(f"{hub.repo} at commit {hub.commit} has no {', '.join(missing)}.")
     say(f"  ready: {folder}")
@@ -66,12 +76,13 @@ def snapshot(recipe: Recipe) -> Path:
 
 
 def _download(recipe: Recipe, **options) -> str:
-    return _client().snapshot_download(recipe.hub.repo, revision=recipe.hub.commit,
-                                       allow_patterns=list(recipe.hub.files), **options)
+    hub = _twin(recipe)
+    return _client().snapshot_download(hub.repo, revision=hub.commit, allow_patterns=list(hub.files), **options)
 
 
-def _missing(folder: Path) -> list[str]:
-    return [name for name in NEEDED if not (folder / name).is_file()]
+def _missing(recipe: Recipe, folder: Path) -> list[str]:
+    needed = NEEDED if recipe.has_weights else NEEDED_BY_TOKENIZERS
+    return [name for name in needed if not (folder / name).is_file()]
 
 
 def _sentence(recipe: Recipe, error: Exception) -> str:
@@ -91,7 +102,7 @@ def _sentence(recipe: Recipe, error: Exception) -> str:
 
 def problems(recipe: Recipe, folder: Path) -> list[str]:
     """Return what is wrong with a snapshot. Large files are compared with their sha256, which is their blob's name."""
-    found = [f"{name} is missing" for name in _missing(folder)]
+    found = [f"{name} is missing" for name in _missing(recipe, folder)]
     for name in recipe.hub.files:
         blob = (folder / name).resolve()
         if blob.is_file() and re.fullmatch("[0-9a-f]{64}", blob.name) and store.sha256_of(blob) != blob.name:

@@ -6,10 +6,11 @@ import hashlib
 import json
 import os
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from labutils import data
+from labutils.checkpoints import tokenizer_sources
 from labutils.errors import CheckpointError, SettingError
 
 DTYPES = ("float32", "bfloat16")
@@ -46,19 +47,30 @@ class Hub:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one role's checkpoint is had. `source` is the toml file it stands in."""
+    """How one role's checkpoint is had. `source` is the toml file it stands in.
+
+    hub: None where no commit of a Hub repository is pinned. optional: prepared only when it is asked for by name.
+    tokenizer: settings of a tokenizer, see tokenizer_sources.contents.
+    """
 
     role: str
     title: str
     licence: str
     kind: str
     disk_mb: dict[str, float]
-    hub: Hub
+    hub: Hub | None
     source: Path
     bundled: tuple[Wheel, ...] = ()
     base: str = ""
     delta: str = ""
     labels: tuple[str, ...] = ()
+    optional: bool = False
+    tokenizer: dict = field(default_factory=dict)
+
+    @property
+    def has_weights(self) -> bool:
+        """False for a tokenizer alone, for which the dtype means nothing."""
+        return self.kind not in tokenizer_sources.KINDS
 
     @property
     def delta_path(self) -> Path:
@@ -66,10 +78,19 @@ class Recipe:
 
     def key(self, dtype: str) -> str:
         """Return 12 hex digits that change whenever the finished folder would."""
-        parts: list = [CONVERSION, self.kind, dtype, [[w.sha256, w.files] for w in self.bundled]]
+        carriers = [[w.sha256, w.files] for w in self.bundled]
+        if not self.has_weights:
+            base = recipe(self.base).key("float32") if self.base else ""
+            parts = [CONVERSION, tokenizer_sources.CONVERSION, self.kind, carriers, self.tokenizer, base]
+            return _short_hash(parts)
+        parts = [CONVERSION, self.kind, dtype, carriers]
         if self.kind == "delta":
             parts += [recipe(self.base).key("float32"), _sha256_of(self.delta_path), self.labels]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+        return _short_hash(parts)
+
+
+def _short_hash(parts: list) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def recipes() -> dict[str, Recipe]:
@@ -91,9 +112,9 @@ def _read(path: Path, changed: int) -> dict[str, Recipe]:
     found = {}
     for role, table in tables.items():
         wheels = tuple(Wheel(**wheel) for wheel in table.pop("bundled", []))
-        hub = table.pop("hub")
+        hub = table.pop("hub", None)
         found[role] = Recipe(role=role, source=path, bundled=wheels, labels=tuple(table.pop("labels", ())),
-                             hub=Hub(**{**hub, "files": tuple(hub["files"])}), **table)
+                             hub=hub and Hub(**{**hub, "files": tuple(hub["files"])}), **table)
     return found
 
 

@@ -35,7 +35,8 @@ def downloads_dir() -> Path:
 
 def folder(recipe: Recipe, dtype: str) -> Path:
     """Return where the finished checkpoint lies, whether it is there or not."""
-    return checkpoints_dir() / f"{recipe.role}-{dtype}-{recipe.key(dtype)}"
+    parts = [recipe.role, dtype, recipe.key(dtype)] if recipe.has_weights else [recipe.role, recipe.key(dtype)]
+    return checkpoints_dir() / "-".join(parts)
 
 
 def problems(folder: Path, hashes: bool = False) -> list[str]:

@@ -15,8 +15,11 @@ from pathlib import Path
 
 from labutils.errors import CheckpointError
 
+# Raise this when a builder changes, so that folders made by the old one are not taken for the new.
+CONVERSION = 1
+
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "vocab.txt")
-NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # the types of pieces in a SentencePiece model
+NORMAL, UNKNOWN, CONTROL = 1, 2, 3  # the types of pieces in a SentencePiece model
 BPE = 2  # the model type of a SentencePiece model
 
 
@@ -42,8 +45,8 @@ def contents(kind: str, settings: Mapping, folder: Path) -> dict[str, bytes]:
 def merges(ranks: Mapping) -> list[tuple]:
     """Return (left, right) for every token that merging can make, lowest rank first.
 
-    ranks: rank of each token; a token is bytes or text, and its symbols are its single bytes or characters. A token that
-    merging cannot reach is left out: tiktoken finds it only when it is a whole word.
+    ranks: rank of each token; a token is bytes or text, and its symbols are its single bytes or characters. A token
+    that merging cannot reach is left out: tiktoken finds it only when it is a whole word.
     """
     tokens = sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__)
     parts = (_parts(token, ranks) for token in tokens)
@@ -82,17 +85,21 @@ def _from_tiktoken(folder: Path, settings: Mapping) -> dict:
     def text(token: bytes) -> str:
         return "".join(letters[byte] for byte in token)
 
+    vocab, special = {text(token): rank for token, rank in ranks.items()}, settings["special"]
+    if list(special.values()) != list(range(len(vocab), len(vocab) + len(special))):
+        vocab |= special  # tokenizers numbers added tokens from the end of the vocabulary on, unless they stand in it
+
+    split = {"type": "Split", "pattern": {"Regex": settings["pattern"]}, "behavior": "Isolated", "invert": False}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     return _tokenizer(
         model=_bpe(
-            vocab={text(token): rank for token, rank in ranks.items()},
+            vocab=vocab,
             merges=[[text(left), text(right)] for left, right in merges(ranks)],
             ignore_merges=True,  # a piece that is a token as a whole is never taken apart
         ),
-        special=settings["special"],
+        special=special,
         normalizer={"type": settings["normalizer"]} if "normalizer" in settings else None,
-        pre_tokenizer={"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": settings["pattern"]}, "behavior": "Isolated", "invert": False}, level]},
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [split, level]},
         post_processor=level,
         decoder={**level, "trim_offsets": True, "use_regex": True},
     )
@@ -106,8 +113,8 @@ def _from_sentencepiece(folder: Path, settings: Mapping) -> dict:
     plain = not normalizer.get(2) and normalizer.get(3, 1) and not normalizer.get(4, 1)
     if trainer.get(3) != BPE or not trainer.get(35) or not plain:
         raise CheckpointError(f"{path} is not a BPE model with byte fallback and without normalization.")
-    order = sorted((at for at, (_, _, kind) in enumerate(pieces) if kind == NORMAL), key=lambda at: (-pieces[at][1], at))
-    ranks = {pieces[at][0]: rank for rank, at in enumerate(order)}
+    normal = [(-score, at, text) for at, (text, score, kind) in enumerate(pieces) if kind == NORMAL]
+    ranks = {text: rank for rank, (_, _, text) in enumerate(sorted(normal))}
     special = {text: at for at, (text, _, kind) in enumerate(pieces) if kind in (UNKNOWN, CONTROL)}
     unknown = next(text for text, _, kind in pieces if kind == UNKNOWN)
     bos = settings["config"]["bos_token"]
@@ -140,7 +147,7 @@ KINDS = ("tokenizer", *BUILDERS)
 
 def _tokenizer(model: dict, special: Mapping[str, int], **parts) -> dict:
     added = [{"id": number, "content": token, "single_word": False, "lstrip": False, "rstrip": False,
-              "normalized": False, "special": True} for token, number in sorted(special.items(), key=lambda each: each[1])]
+              "normalized": False, "special": True} for token, number in special.items()]
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts, "model": model}
 
 

@@ -90,7 +90,7 @@ def _run_pip(wheel: Wheel, target: Path, work: Path) -> tuple[int, str]:
     errors = work.parent / "errors"
     with _pip() as pip, errors.open("wb") as log:
         command = [*pip, "--disable-pip-version-check", "download", "--no-input", "--no-deps", "--only-binary", ":all:",
-                   "--retries", "2", "-d", str(target), wheel.pin]
+                   "--retries", "2", *_platform(wheel), "-d", str(target), wheel.pin]
         child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=log,
                                  stdout=sys.stderr.fileno() if terminal else subprocess.DEVNULL)
         try:
@@ -107,6 +107,12 @@ def _run_pip(wheel: Wheel, target: Path, work: Path) -> tuple[int, str]:
             child.wait()
             raise
     return child.returncode, errors.read_text(encoding="utf-8", errors="replace")
+
+
+def _platform(wheel: Wheel) -> list[str]:
+    """Return the options that make pip take this very wheel on any machine: we read its data and run none of it."""
+    tags = wheel.wheel.removesuffix(".whl").rpartition("-")[2].split(".")
+    return [] if tags == ["any"] else [f"--platform={tag}" for tag in tags]
 
 
 @contextlib.contextmanager

@@ -342,7 +342,7 @@ noise < 1e-3 < noise_half < 2 < fault
 # otherwise. Here is a record whose only decision stands in its last sentence.
 
 # %%
-things = "bridge market fountain school harbour clock bus garden roof road".split() * 6
+things = ["bridge", "market", "fountain", "school", "harbour", "clock", "bus", "garden", "roof", "road"] * 6
 record = " ".join(f"Item {n}: the council spoke about the {thing} and put it off." for n, thing in enumerate(things, 1))
 record += " At last they decided that the old mill becomes a library."
 

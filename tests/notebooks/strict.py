@@ -5,7 +5,6 @@ an output that is not compared carries its reason, at least MIN_COMPARED of the 
 lesson's Run All stays inside the seconds and the resident memory that data/course.toml states. The figures are printed.
 """
 
-import json
 import os
 import time
 
@@ -116,6 +115,3 @@ def pytest_terminal_summary(terminalreporter):
             f"{figures['compared']} of {figures['cells']} cells with output compared")
     cells, compared = (sum(each[key] for each in measured.values()) for key in ("cells", "compared"))
     terminalreporter.write_line(f"compared: {compared} of {cells} cells with output ({compared / cells:.0%})")
-    if "LAB_FIGURES" in os.environ:
-        with open(os.environ["LAB_FIGURES"], "w", encoding="utf-8") as file:
-            json.dump(measured, file, indent=1)

@@ -1,0 +1,6 @@
+"""Explorers: a control, a live computation on the real model, a picture. Each has a static form where nothing runs."""
+
+from labutils.widgets.explorer import Explorer
+from labutils.widgets.models import attention, next_token, stages
+
+__all__ = ["Explorer", "attention", "next_token", "stages"]

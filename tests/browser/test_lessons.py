@@ -1,0 +1,95 @@
+"""Each lesson as a learner meets it: open, Run All, move the widget, see its effect."""
+
+import nbformat
+import pytest
+
+from tests.browser.conftest import ROOT, SCREENSHOTS
+from tools.course import course
+
+LESSONS = course().lessons
+
+
+def open_lesson(page, lab, lesson):
+    """Open a lesson, run all its cells and wait for the last one. Returns the notebook's panel."""
+    page.goto(lab.format(lesson.notebook.name), wait_until="domcontentloaded")
+    panel = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
+    panel.wait_for(timeout=120_000)
+    # Run All while the status bar still says "Connecting" opens a "Select Kernel" dialog.
+    page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for(timeout=120_000)
+    panel.screenshot(path=SCREENSHOTS / f"{lesson.number}_opened.png")
+    page.get_by_role("menuitem", name="Edit", exact=True).click()
+    page.locator('.lm-Menu-item[data-command="editmenu:clear-all"]').click()
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.locator('.lm-Menu-item[data-command="runmenu:run-all"]').click()
+    # Every code cell has its number again, and a number comes when the cell is done.
+    page.wait_for_function(
+        r"""() => [...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell .jp-InputPrompt')]
+                 .every(prompt => !prompt.textContent.trim() || /^\[\d+\]:?$/.test(prompt.textContent.trim()))""",
+        timeout=90_000)
+    return panel
+
+
+def alt(panel) -> str:
+    return panel.locator(".widget-html-content img").last.get_attribute("alt")
+
+
+def move_next_token(panel):
+    before = alt(panel)
+    box = panel.locator(".widget-text input").first
+    box.fill("Twinkle, twinkle, little")
+    panel.locator(".widget-html-content img[alt*='star']").wait_for(timeout=30_000)
+    return before, alt(panel), box
+
+
+def move_stages(panel):
+    screen = panel.locator(".widget-html-content table").first
+    before = screen.inner_text()
+    box = panel.locator(".widget-text input").first
+    box.fill("A wonderful, warm and funny film.")
+    panel.locator(".widget-html-content table", has_text="wonderful").wait_for(timeout=30_000)
+    after = panel.locator(".widget-html-content table").first.inner_text()
+    assert "wonderful" in after and "NEGATIVE 0.997" in before and "POSITIVE 0.99" in after
+    return before, after, box
+
+
+def move_attention(panel):
+    before = alt(panel)
+    assert before.endswith("falls on padding: 0.00")
+    box = panel.locator(".widget-checkbox input").first
+    box.uncheck()
+    panel.locator(".widget-html-content img[alt*='without a mask']").wait_for(timeout=30_000)
+    after = alt(panel)
+    assert float(after.rsplit(" ", 1)[1]) > 0.1
+    return before, after, box
+
+
+WIDGETS = {"00": move_next_token, "01": move_stages, "05": move_attention}
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=[lesson.number for lesson in LESSONS])
+def test_a_learner_runs_all_and_moves_the_widget(lesson, lab, page):
+    faults = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    panel = open_lesson(page, lab, lesson)
+
+    expected = [cell for cell in nbformat.read(ROOT / "notebooks" / lesson.notebook.name, as_version=4).cells
+                if any(output.output_type == "error" for output in cell.get("outputs", ()))]
+    assert panel.locator('.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]', has_text="Traceback").count() == len(expected)
+    verdicts = panel.get_by_text("not attempted. Replace the ...")
+    assert verdicts.count() >= 2, "an untouched exercise says that it was not attempted"
+
+    before, after, control = WIDGETS[lesson.number](panel)
+    assert before != after
+    control.scroll_into_view_if_needed()
+    page.screenshot(path=SCREENSHOTS / f"{lesson.number}_widget.png")
+    assert faults == []
+
+
+def test_details_open_and_show_the_solution(lab, page):
+    page.goto(lab.format("05_padding_and_masks.ipynb"), wait_until="domcontentloaded")
+    summary = page.locator("summary", has_text="Solution").first
+    summary.wait_for(timeout=120_000)
+    solution = page.get_by_text("weights.masked_fill(mask == 0, 0.0)").first
+    assert not solution.is_visible()
+    summary.click()
+    assert solution.is_visible()
