@@ -342,16 +342,27 @@ def set_up() -> None:
 # ------------------------------------------------------------------------------------------------------------ the jobs
 
 
-def call(command: list, stdout=None, **settings) -> int:
-    """Run a command of .venv's Python in the project's folder until it ends; return its exit status."""
-    environment = clean_environment(**settings)
-    process = subprocess.Popen([str(PYTHON), *map(str, command)], cwd=str(ROOT), env=environment, stdout=stdout)
+def start(command: list, stdout=None, **settings) -> subprocess.Popen:
+    """Start a command of .venv's Python in the project's folder."""
+    # With its own file for what it says, errors stand between the other lines.
+    stderr = subprocess.STDOUT if hasattr(stdout, "write") else None
+    return subprocess.Popen([str(PYTHON), *map(str, command)], cwd=str(ROOT), env=clean_environment(**settings),
+                            stdout=stdout, stderr=stderr)
+
+
+def wait(*processes: subprocess.Popen) -> int:
+    """Wait for all of them to end; return the first exit status that is not 0."""
     # Ctrl-C reaches both: what it means is for the command to say (JupyterLab asks), and run.py waits for it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    status = process.wait()
+    signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in processes])
+    statuses = [process.wait() for process in processes]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    return status if status >= 0 else 128 - status
+    return next((status if status > 0 else 128 - status for status in statuses if status), 0)
+
+
+def call(command: list, stdout=None, **settings) -> int:
+    """Run a command of .venv's Python in the project's folder until it ends; return its exit status."""
+    return wait(start(command, stdout, **settings))
 
 
 def prepare(**settings) -> None:
@@ -361,27 +372,36 @@ def prepare(**settings) -> None:
         raise SystemExit(status)
 
 
-def pinned_settings(progress: str) -> dict:
+def pinned_settings(progress: str, threads: str = "2") -> dict:
     """Return the settings under which outputs are stored and compared, whatever the learner has set."""
     return {
         "LAB_PROFILE": "bundled", "LAB_DEVICE": "cpu", "LAB_PROGRESS": progress,
-        "OMP_NUM_THREADS": os.environ.get("LAB_THREADS", "2"), "OMP_WAIT_POLICY": "PASSIVE",
+        "OMP_NUM_THREADS": os.environ.get("LAB_THREADS", threads), "OMP_WAIT_POLICY": "PASSIVE",
     }
 
 
 # The paths of each tier of tests. Every output of the notebooks is compared with the stored one.
-TIERS = {"test": ["tests/unit", "tests/notebooks", "notebooks"], "capped": ["notebooks"], "browser": ["tests/browser"]}
-NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=180"]
+TIERS = {
+    "unit": ["tests/unit", "tests/notebooks"], "notebooks": ["notebooks"], "editions": ["tests/editions"],
+    "browser": ["tests/browser"],
+}
+NBVAL = ["-p", "tests.notebooks.strict", "--nbval", "--nbval-current-env", "--nbval-cell-timeout=180",
+         "--nbval-sanitize-with=tests/notebooks/sanitize.cfg"]
+
+
+def pytest_command(tier: str, arguments: list) -> list:
+    """Return the command of a tier; arguments that name files or tests replace its paths."""
+    named = any("/" in one and (ROOT / one.partition("::")[0]).exists() for one in arguments)
+    compare = NBVAL if tier == "notebooks" or any(".ipynb" in one for one in arguments) else []
+    return ["-m", "pytest", *compare, *([] if named else TIERS[tier]), *arguments]
 
 
 def pytest(tier: str, arguments: list, **settings) -> int:
-    """Run a tier with the learner's progress out of reach; arguments that name files or tests replace its paths."""
-    named = any("/" in one and (ROOT / one.partition("::")[0]).exists() for one in arguments)
+    """Run a tier with the learner's progress out of reach."""
     with tempfile.TemporaryDirectory() as progress:
-        settings.update(pinned_settings(progress))
+        settings = {**pinned_settings(progress), **settings}
         prepare(**settings)
-        nbval = [] if tier == "browser" else NBVAL
-        return call(["-m", "pytest", *nbval, *([] if named else TIERS[tier]), *arguments], **settings)
+        return call(pytest_command(tier, arguments), **settings)
 
 
 def lab(arguments: list) -> int:
@@ -394,10 +414,26 @@ def lab(arguments: list) -> int:
 
 def test(arguments: list) -> int:
     """run all tests; what follows goes to pytest (--capped: the notebooks only, as on an older processor)"""
-    if "--capped" not in arguments:
-        return pytest("test", arguments)
-    capped = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-    return pytest("capped", [one for one in arguments if one != "--capped"], **capped)
+    if "--capped" in arguments:
+        capped = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+        return pytest("notebooks", [one for one in arguments if one != "--capped"], **capped)
+    if arguments:
+        return pytest("unit", arguments)
+    # Two halves, a core each: the notebooks compare their outputs while the unit tests run.
+    said = ROOT / "build" / "notebooks.log"
+    said.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other, said.open("w") as log:
+        prepare(**pinned_settings(one))
+        halves = [start(pytest_command("notebooks", []), log, **pinned_settings(one, threads="1")),
+                  start(pytest_command("unit", []), **pinned_settings(other, threads="1"))]
+        status = wait(*halves)
+    print(said.read_text(encoding="utf-8", errors="replace"), flush=True)
+    return status
+
+
+def editions(arguments: list) -> int:
+    """run the solved editions, whose every answer must be right, and build each notebook again, equal to the byte"""
+    return pytest("editions", arguments)
 
 
 def build(arguments: list) -> int:
@@ -426,7 +462,7 @@ def browser(arguments: list) -> int:
     return pytest("browser", arguments)
 
 
-JOBS = {job.__name__: job for job in (lab, test, build, doctor, browser)}
+JOBS = {job.__name__: job for job in (lab, test, build, doctor, editions, browser)}
 
 
 def main(arguments: list) -> int:

@@ -192,14 +192,14 @@ def bars(labels: Sequence[str], values: Sequence[float], title: str, unit: str, 
     shown = [f"{value:.{digits}f}" for value in values]
     drawn = axes.barh(range(len(values)), values, color=[BLUE if value >= 0 else ORANGE for value in values])
     axes.bar_label(drawn, shown, padding=3, fontsize=9)
-    axes.set_yticks(range(len(values)), [visible(label).replace("$", r"\$") for label in labels])
+    axes.set_yticks(range(len(values)), [label.replace("$", r"\$") for label in labels])
     axes.invert_yaxis()
     axes.margins(x=0.14)
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlabel(unit)
     axes.set_title(title, fontsize=11, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
-    pairs = ", ".join(f"{visible(label)} {value}" for label, value in zip(labels, shown, strict=True))
+    pairs = ", ".join(f"{label} {value}" for label, value in zip(labels, shown, strict=True))
     return _picture(figure, f"{title.rstrip('?.')} ({unit}): {pairs}")
 
 

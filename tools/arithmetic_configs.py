@@ -36,7 +36,8 @@ IRRELEVANT = ("dropout", "_token_id", "_eps", "epsilon", "initializer", "rope_pa
               "activation", "transformers_version", "architectures", "problem_type", "output_", "use_cache",
               "return_dict", "_std", "_factor", "task_specific", "_idx", "decoder_start", "_token_index", "apply_")
 KEEP = ("mamba_dt_rank", "time_step_rank", "activation_function", "full_attn_idxs", "output_vocab_size", "partial_rotary_factor",
-        "rope_theta", "n_output_layers", "qk_dim_factor", "v_dim_factor", "output_router_logits")
+        "rope_theta", "n_output_layers", "output_embedding_size", "block_ffn_dim_multiplier", "ffn_proj_factor",
+        "_remove_final_layer_norm", "do_layer_norm_before", "qk_dim_factor", "v_dim_factor", "output_router_logits")
 
 GEMMA4_OVERRIDES = (
     "per_layer_config if per_layer_config is not None else {i: ({'head_dim': global_head_dim, 'num_key_value_heads': "
@@ -396,7 +397,7 @@ class _Names(ast.NodeTransformer):
 def relevant(name: str, value: object) -> bool:
     """Say whether the arithmetic can depend on a field."""
     plain = value is None or isinstance(value, (bool, int, str, float, list, tuple, dict))
-    return plain and not name.startswith("_") and not irrelevant(name)
+    return plain and (not name.startswith("_") or name in KEEP) and not irrelevant(name)
 
 
 def irrelevant(name: str) -> bool:
@@ -506,7 +507,7 @@ def row(model_type: str) -> tuple[dict, list[str]]:
             kind = specs.default_config().model_type if kind is None else kind
         except Exception:
             pass
-        if (model_type in TYPES or key in TEXT_PARTS) and not key.startswith("audio_encoder"):
+        if not key.startswith("audio_encoder"):
             parts[key] = {"type": kind, "fields": {name: value for name, value in (specs.init_kwargs or {}).items()
                                                    if relevant(name, value)}}
     if parts:

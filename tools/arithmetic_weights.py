@@ -40,6 +40,7 @@ from labutils.arithmetic.expressions import evaluate  # noqa: E402
 
 OUT = ROOT / "data" / "arithmetic" / "weights.jsonl"
 VARIATIONS = 32
+NUMBER = re.compile(r"(?:(?<=\.)|(?<=expert_))\d+(?=\.|$)")
 
 
 class Traced(int):
@@ -92,6 +93,15 @@ class TracedFloat(float):
         return TracedFloat(float(self) * float(other), f"({self.name} * {_name(other)})")
 
     __rmul__ = __mul__
+
+    def __add__(self, other):
+        return TracedFloat(float(self) + float(other), f"({self.name} + {_name(other)})")
+
+    def __sub__(self, other):
+        return TracedFloat(float(self) - float(other), f"({self.name} - {_name(other)})")
+
+    def __floordiv__(self, other):
+        return TracedFloat(float(self) // float(other), f"({self.name} // {_name(other)})")
 
     def __truediv__(self, other):
         return TracedFloat(float(self) / float(other), f"({self.name} / {_name(other)})")
@@ -180,7 +190,8 @@ def name_numbers(config, prefix: str = "") -> None:
             continue
         if isinstance(value, int) and not isinstance(value, bool):
             vars(config)[name] = Traced(value, prefix + name)
-        elif isinstance(value, float) and ("expand" in name or "multiplier" in name or "ratio" in name):
+        elif isinstance(value, float) and any(
+                word in name for word in ("expand", "multiplier", "ratio", "proj_factor")):
             vars(config)[name] = TracedFloat(value, prefix + name)
         elif isinstance(value, PreTrainedConfig):
             name_numbers(value, f"{prefix}{name}__")
@@ -222,9 +233,9 @@ def observe(model_type: str, values: dict) -> Example:
     tensors = []
     for name, tensor, buffer in itertools.chain(((n, p, False) for n, p in model.named_parameters()),
                                                 ((n, b, True) for n, b in model.named_buffers())):
-        numbers = tuple(int(n) for n in re.findall(r"(?<=\.)\d+(?=\.|$)", name))
+        numbers = tuple(int(n) for n in NUMBER.findall(name))
         letters = iter("ijklm")
-        template = re.sub(r"(?<=\.)\d+(?=\.|$)", lambda _, letters=letters: "{" + next(letters) + "}", name)
+        template = NUMBER.sub(lambda _, letters=letters: "{" + next(letters) + "}", name)
         dtype = "model" if tensor.dtype == torch.float64 else str(tensor.dtype).removeprefix("torch.")
         formula = getattr(tensor, "_formula", None)
         tensors.append(Tensor(template, numbers, tuple(tensor.shape), tuple(formula) if formula else None, dtype,
@@ -393,7 +404,7 @@ class Conditions:
         names = sorted(set.intersection(*(set(example.fields.fields) for example in found)))
         per_layer, plain = [], []
         for name in names:
-            if name.startswith("_") or name in ("per_layer_config",):
+            if (name.startswith("_") and not name.startswith("_remove")) or name in ("per_layer_config",):
                 continue
             values = [example.fields.fields[name] for example in found]
             kinds = {type(value) for value in values}
@@ -407,7 +418,8 @@ class Conditions:
                     per_layer += [f"i < {name}", f"i >= {name}", f"i % {name} == 0 if {name} else False",
                                   f"(i + 1) % {name} == 0 if {name} else False", f"i % {name} != 0 if {name} else False",
                                   f"(i + 1) % {name} != 0 if {name} else False", f"i == {name} - 1", f"i != {name} - 1",
-                                  f"(i - 1) % {name} == 0 if {name} else False"]
+                                  f"(i - 1) % {name} == 0 if {name} else False", f"(i - 1) % {name} != 0 if {name} else False",
+                                  f"i % {name} == 1 if {name} else False", f"i % {name} != 1 if {name} else False"]
                     per_layer += [f"i % {name} == {other}" for other in names if other.endswith("offset")]
                     per_layer += [f"i % {name} != {other}" for other in names if other.endswith("offset")]
                     if "shared" in name:
@@ -422,7 +434,7 @@ class Conditions:
                 if aligned and flat and all(isinstance(value, list) for value in values):
                     for item in sorted(flat, key=str)[:8]:
                         per_layer += [f"{name}[i] == {item!r}", f"{name}[i] != {item!r}"]
-                    per_layer += [f"'sliding' in {name}[i]"] if False else []
+                    per_layer += [f"{item!r} not in {name}[:i]" for item in sorted(flat, key=str)[:8] if isinstance(item, str)]
                 if all(isinstance(value, list) for value in values):
                     per_layer += [f"i in {name}", f"i not in {name}"]
                     per_layer += [f"{name}[i] > 0", f"{name}[i]"] if aligned else []
@@ -617,8 +629,9 @@ def best_sizes(remaining, fitter, everywhere) -> tuple[list[str] | None, list]:
     formulas = list(dict.fromkeys(tensor.formula for _, tensor in remaining if tensor.formula))
     best, explained = None, []
     for formula in formulas[:12]:
-        if any(part.isdecimal() for part in formula):
-            continue
+        if any(part.isdecimal() and len({tensor.shape[axis] for _, tensor in remaining if len(tensor.shape) > axis}) > 1
+               for axis, part in enumerate(formula)):
+            continue  # a number that should have been a formula
         good = [(index, tensor) for index, tensor in remaining if len(tensor.shape) == len(formula) and all(
             layer_value(fitter, part, index, tensor) == size for part, size in zip(formula, tensor.shape, strict=True))]
         if len(good) > len(explained):
@@ -633,17 +646,32 @@ def best_sizes(remaining, fitter, everywhere) -> tuple[list[str] | None, list]:
     for axis in range(rank):
         same = [formula[axis] for formula in formulas if len(formula) == rank and not formula[axis].isdecimal()]
         points = list({(index, tensor.shape[axis]) for index, tensor in subset})
-        sizes.append(fitter.fit(points, same + tried + everywhere))
+        sizes.append(fitter.fit(points, same + tried) or by_layer(subset, axis, fitter) or fitter.fit(points, everywhere)
+                     if len({value for _, value in points}) > 1 else fitter.fit(points, same + tried + everywhere))
     if None not in sizes and len(subset) > len(explained):
         return sizes, subset
     return best, explained
 
 
-def layer_value(fitter: Fitter, expression: str, index: int, tensor: Tensor):
+def by_layer(occurrences, axis: int, fitter: Fitter) -> str | None:
+    """Return a list or a table of the config that gives the size layer by layer."""
+    names = set.intersection(*(set(fields) for fields in fitter.fields))
+    lists = [f"{name}[i]" for name in sorted(names) if all(isinstance(f[name], list) and f[name] and all(
+        isinstance(item, int) for item in f[name]) for f in fitter.fields)]
+    tables = [f"{name}[layer_types[i]]" for name in sorted(names) if all(
+        isinstance(f[name], dict) and f[name] for f in fitter.fields)]
+    for expression in lists + tables:
+        if all(tensor.numbers and layer_value(fitter, expression, index, tensor, True) == tensor.shape[axis]
+               for index, tensor in occurrences):
+            return expression
+    return None
+
+
+def layer_value(fitter: Fitter, expression: str, index: int, tensor: Tensor, always: bool = False):
     config = fitter.found[index].fields
+    varied = always or any(part.fields.get("per_layer_config") for part in (config, *config.parts.values()))
     try:
-        return evaluate(expression, config.layer(tensor.numbers[0]) if tensor.numbers and config.fields.get(
-            "per_layer_config") else config.fields)
+        return evaluate(expression, config.layer(tensor.numbers[0]) if tensor.numbers and varied else config.fields)
     except Exception:
         return None
 

@@ -333,7 +333,7 @@ def candidates(model_type: str) -> list[dict]:
 # Switches that change what the model is for, not how large it is.
 NOT_VARIED = ("is_encoder_decoder", "is_decoder", "use_cache", "return_dict", "output_", "tie_encoder", "torchscript",
               "chunk_size_feed", "problem_type", "use_mems", "untie_r", "is_composition", "prefix_lm", "use_kernels",
-              "return_last_states", "force_", "do_", "scale_attn", "add_cross_attention")
+              "return_last_states", "force_", "do_sample", "scale_attn", "add_cross_attention")
 LAYER_LISTS = ("layer_types", "mlp_layer_types", "layers_block_type", "block_types", "indexer_types")
 
 
@@ -409,6 +409,8 @@ def _vary_heads(part: dict, rng: random.Random) -> None:
         part[hidden] = number * width
         if isinstance(part.get("embedding_size"), int):
             part["embedding_size"] = number * width
+    if "head_dim" not in part and hidden == "hidden_size" and rng.random() < 0.3:  # modeling code may ask for one
+        part["head_dim"] = width * 2
     for name in ("head_dim", "d_kv", "attention_head_dim", "kv_channels", "d_head"):
         if isinstance(part.get(name), int):
             part[name] = rng.choice((width, width * 2, 24)) if name in ("head_dim", "d_kv") else width
@@ -636,12 +638,21 @@ def write_table(results: list[Result]) -> None:
 
 
 def stored() -> dict[str, Result]:
-    """Return the results that a broken-off run left, when they were made with the same rules."""
+    """Return the results of an earlier or broken-off run that were made with the rules as they are now."""
+    found = []
+    if TABLE.exists():
+        with TABLE.open(encoding="utf-8", newline="") as file:
+            found = [Result(**{name: _typed(name, text) for name, text in line.items()}) for line in csv.DictReader(file)]
     partial = TABLE.with_suffix(".partial.jsonl")
-    if not partial.exists():
-        return {}
-    found = [Result(**json.loads(line)) for line in partial.read_text(encoding="utf-8").splitlines()]
+    if partial.exists():
+        found += [Result(**json.loads(line)) for line in partial.read_text(encoding="utf-8").splitlines()]
     return {result.type: result for result in found if result.rules == fingerprint(result.type)}
+
+
+def _typed(name: str, text: str):
+    if Result.__annotations__[name] is str:
+        return text
+    return int(text) if text else None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -667,7 +678,7 @@ def main(arguments: list[str] | None = None) -> int:
         gc.collect()
     if args.all:
         write_table(list(results.values()))
-        TABLE.with_suffix(".partial.jsonl").unlink()
+        TABLE.with_suffix(".partial.jsonl").unlink(missing_ok=True)
     good = [r for r in results.values() if r.configs and r.cache_exact == r.configs]
     whole = [r for r in good if r.weights_exact == r.configs]
     print(f"cache exact in all configs: {len(good)} of {len(results)} types; weights too: {len(whole)}")

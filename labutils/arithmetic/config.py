@@ -28,9 +28,13 @@ LEGACY_KINDS = {
 # Values that no model leaves out: transformers would put the size of another model in their place.
 ESSENTIAL = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 # Integers that may be zero or negative in a working config.
-MAY_BE_ZERO = ("shared", "mtp", "nextn", "per_layer_input", "replace", "start", "end", "offset", "rank", "hash", "sparse",
-               "window", "n_group", "topk", "conv_states", "num_labels", "freq", "cross", "encoder_layers", "position",
-               "layers_to", "id", "index", "step", "zero_expert", "bytes", "num_layers", "interval", "local_attention")
+MAY_BE_ZERO = {
+    "shared", "mtp", "nextn", "replace", "start", "end", "offset", "rank", "hash", "sparse", "window", "group", "topk", "conv",
+    "labels", "freq", "cross", "encoder", "position", "positions", "id", "ids", "index", "step", "zero", "bytes", "interval",
+    "ple", "per", "local", "padding", "seed", "length", "len", "num_layers", "reuse", "mem",
+}
+# What transformers reads from any config, whether its class declares it or not.
+ANY_CONFIG = ("head_dim", "layer_types", "sliding_window", "attention_chunk_size")
 
 
 @dataclass(frozen=True)
@@ -193,12 +197,12 @@ def resolve(model_type: str, raw: dict[str, Any], strict: bool = True) -> Config
         fields[name] = evaluate(expression, fields)
     # As in transformers, what a config says about a computed attribute wins over the computation.
     fields.update({name: value for name, value in given.items() if name in fields and name not in defaults})
-    # Modeling code asks for a head_dim that its config class may not declare; a config can still carry one.
-    if "head_dim" not in aliases:
-        fields.setdefault("head_dim", given.get("head_dim"))
+    for name in ANY_CONFIG:
+        if name not in aliases:
+            fields.setdefault(name, given.get(name))
     _kinds(fields, aliases)
     fields["per_layer_config"] = _per_layer(given.get("per_layer_config", fields.get("per_layer_config")))
-    _check(fields, {"head_dim": None, **defaults}, model_type)
+    _check(fields, {**dict.fromkeys(ANY_CONFIG), **defaults}, model_type)
     for alias, real in aliases.items():
         if real in fields and alias not in fields:
             fields[alias] = fields[real]
@@ -246,7 +250,8 @@ def _wanted(name: str, default: Any, value: Any) -> str | None:
         if isinstance(default, (str, list, dict)) and not (isinstance(default, str) and default == "auto") \
                 and not (isinstance(default, list) and "intermediate_size" in name):
             return f"a {'text' if isinstance(default, str) else 'list' if isinstance(default, list) else 'object'}"
-        lowest = 0 if any(word in name for word in MAY_BE_ZERO) or default in (0, None) else 1
+        optional = default in (0, None) and name not in ANY_CONFIG or name in MAY_BE_ZERO
+        lowest = 0 if optional or MAY_BE_ZERO & set(name.rsplit("__")[-1].split("_")) else 1
         if isinstance(default, int) and default < 0:
             lowest = default
         limit = MAX_LAYERS if name.endswith("layers") else MAX_SIZE

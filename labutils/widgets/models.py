@@ -14,7 +14,7 @@ def next_token(tokenizer, model, text: str, top: int = 8) -> Explorer:
         with torch.inference_mode():
             logits = model(**tokenizer(text, return_tensors="pt").to(model.device)).logits[0, -1]
         probabilities, ids = logits.float().softmax(-1).topk(top)
-        words = [tokenizer.decode([number]) for number in ids.tolist()]
+        words = [views.visible(tokenizer.decode([number])) for number in ids.tolist()]
         return views.bars(words, probabilities.tolist(), "What comes next?", "probability of the next token")
 
     return Explorer(draw, {"text": text_box(text, "text")}, "Type, and watch the next token")

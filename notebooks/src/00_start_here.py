@@ -22,12 +22,13 @@ views.table(("", "here"), environment.describe().items())
 # how many bytes for each.
 
 # %%
-parameters = {"ours": 0.135e9, "half a billion": 0.5e9, "3 billion": 3e9, "7 billion": 7e9, "70 billion": 70e9}
+billions = {"ours": 0.135, "small": 0.5, "medium": 3, "large": 7, "very large": 70}
 bytes_each = {"float32": 4, "bfloat16": 2, "8 bit": 1, "4 bit": 0.5}
 
 views.table(
-    ("model", *(f"{name}, GB" for name in bytes_each)),
-    [(model, *(f"{count * size / 1e9:.2f}" for size in bytes_each.values())) for model, count in parameters.items()],
+    ("model", "billion numbers", *(f"GB in {name}" for name in bytes_each)),
+    [(model, str(count), *(f"{count * size:.2f}" for size in bytes_each.values()))
+     for model, count in billions.items()],
 )
 
 # %% [markdown]
@@ -47,9 +48,8 @@ views.table(
 from labutils.checkpoints import checkpoint
 
 folder = checkpoint("chat")
-views.table(("file", "MB"), [
-    (file.name, f"{file.stat().st_size / 1e6:.3f}") for file in sorted(folder.iterdir()) if file.name != "manifest.json"
-])
+files = [file for file in sorted(folder.iterdir()) if file.name != "manifest.json"]
+views.table(("file", "MB"), [(file.name, f"{file.stat().st_size / 1e6:.3f}") for file in files])
 
 # %% [markdown]
 # Nearly all of it is weights; the rest says how to use them, and lesson 02 reads every file. `checkpoint("chat")` only
@@ -69,7 +69,9 @@ model = AutoModelForCausalLM.from_pretrained(folder).to(device)
 
 # %%
 chat = [{"role": "user", "content": "What is the capital of Japan?"}]
-inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True, return_tensors="pt").to(device)
+inputs = tokenizer.apply_chat_template(
+    chat, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+).to(device)
 output = model.generate(**inputs, max_new_tokens=20, do_sample=False)
 
 tokenizer.decode(output[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True)
@@ -89,7 +91,7 @@ output = model.generate(**inputs, max_new_tokens=20, do_sample=False)
 seconds = time.perf_counter() - start
 new_tokens = output.shape[1] - inputs["input_ids"].shape[1]
 
-print(f"{new_tokens} new tokens in {seconds:.2f} s: {new_tokens / seconds:.1f} tokens per second on {device}")
+print(f"{new_tokens} tokens in {seconds:.2f} s: {new_tokens / seconds:.1f} a second on {device}")
 
 # %% [markdown]
 # ## 3 · Two settings, one text
@@ -121,8 +123,8 @@ finally:
 # Before a number appears you are asked for it. A guess that turns out wrong is worth more than a number that you merely
 # read: you will remember the surprise.
 #
-# **Predict 0.1.** The table above says how large 0.135 billion numbers are. How many **megabytes** (10⁶ bytes) do the
-# weights of this model take, in the type in which it was loaded? Put a number in place of the dots.
+# **Predict 0.1.** Here are the type in which this model was loaded and the count of its numbers. How many **megabytes** (10⁶ bytes) do the
+# weights take? Put a number in place of the dots.
 
 # %%
 model.dtype, model.num_parameters()

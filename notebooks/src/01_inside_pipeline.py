@@ -30,9 +30,9 @@ pipeline("question-answering")
 # %%
 from transformers.pipelines import SUPPORTED_TASKS
 
-gone = [task for task in ("question-answering", "summarization", "translation") if task not in SUPPORTED_TASKS]
-text_tasks = sorted(task for task, entry in SUPPORTED_TASKS.items() if entry["type"] == "text")
-gone, text_tasks
+once = ("question-answering", "summarization", "translation")
+print("gone:", [task for task in once if task not in SUPPORTED_TASKS])
+sorted(task for task in SUPPORTED_TASKS if SUPPORTED_TASKS[task]["type"] == "text")
 
 # %% [markdown]
 # ## 2 · Stage one: from text to numbers
@@ -43,8 +43,9 @@ gone, text_tasks
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained(checkpoint("sentiment"))
-model = AutoModelForSequenceClassification.from_pretrained(checkpoint("sentiment")).to(device)
+folder = checkpoint("sentiment")
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSequenceClassification.from_pretrained(folder).to(device)
 
 inputs = tokenizer("I really like this course!", return_tensors="pt").to(device)
 views.tokens(tokenizer, inputs)
@@ -57,7 +58,8 @@ views.tokens(tokenizer, inputs)
 # Two spellings can be one text to the model. Compare the ids:
 
 # %%
-tokenizer("I REALLY like this course!")["input_ids"] == tokenizer("i really like this course!")["input_ids"]
+loud, quiet = tokenizer("I REALLY LIKE THIS COURSE!"), tokenizer("i really like this course!")
+loud["input_ids"] == quiet["input_ids"]
 
 # %% [markdown]
 # This tokenizer lowers every letter. Whatever capital letters meant is gone before the model starts.
@@ -102,14 +104,18 @@ check.logits_shape(shape, output.logits)
 # Logits may be negative and add up to anything. The *softmax* makes them shares of a whole: exp of each, divided by the sum.
 
 # %%
+import math
+
+
 def by_hand(logits):
-    powers = [2.718281828 ** logit for logit in logits]
-    return [power / sum(powers) for power in powers]
+    powers = [math.exp(logit) for logit in logits]
+    return [round(power / sum(powers), 3) for power in powers]
 
 
+pairs = [-1.7, 2.3], [0.0, 0.0], [98.3, 102.3]
 views.table(("logits", "by hand", "torch"), [
-    (str(pair), *(" ".join(f"{share:.3f}" for share in shares) for shares in (by_hand(pair), torch.tensor(pair).softmax(-1))))
-    for pair in ([-1.7, 2.3], [0.0, 0.0], [98.3, 102.3])
+    (pair, by_hand(pair), [round(share.item(), 3) for share in torch.tensor(pair).softmax(-1)])
+    for pair in pairs
 ])
 
 # %% [markdown]
@@ -150,7 +156,8 @@ def classify(texts: list[str]) -> list[dict]:
     with torch.inference_mode():
         probabilities = model(**inputs).logits.softmax(dim=-1)
     scores, numbers = probabilities.max(dim=-1)
-    return [{"label": model.config.id2label[n], "score": s} for n, s in zip(numbers.tolist(), scores.tolist())]
+    labels = [model.config.id2label[number] for number in numbers.tolist()]
+    return [{"label": label, "score": score} for label, score in zip(labels, scores.tolist())]
     ### END SOLUTION
 
 
@@ -175,7 +182,8 @@ remembered = ["POSITIVE", "NEGATIVE"]
 best = probabilities.argmax(dim=-1).tolist()
 
 views.table(("text", "from a remembered list", "from id2label"), [
-    (text, remembered[number], model.config.id2label[number]) for text, number in zip(texts, best)
+    (text, remembered[number], model.config.id2label[number])
+    for text, number in zip(texts, best)
 ])
 
 # %% [markdown]
@@ -243,18 +251,20 @@ def kept_for_backward(context):
 
 
 inputs = tokenizer(texts * 10, padding=True, return_tensors="pt").to(device)
-runs = {name: kept_for_backward(context) for name, context in
-        {"plain": nullcontext(), "no_grad": torch.no_grad(), "inference_mode": torch.inference_mode()}.items()}
+contexts = {"plain": nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}
+runs = {name: kept_for_backward(context()) for name, context in contexts.items()}
 views.table(("", "MB kept", "same logits"), [
-    (name, f"{size / 1e6:.1f}", torch.equal(logits, runs["plain"][0])) for name, (logits, size) in runs.items()
+    (name, f"{size / 1e6:.1f}", torch.equal(logits, runs["plain"][0]))
+    for name, (logits, size) in runs.items()
 ])
 
 # %% tags=["nbval-ignore-output"] reason="milliseconds depend on the machine"
 import timeit
 
-for name, context in {"plain": nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}.items():
+for name, context in contexts.items():
     with context():
-        print(f"{name:15} {min(timeit.repeat(lambda: model(**inputs), number=1, repeat=3)) * 1000:.0f} ms")
+        seconds = min(timeit.repeat(lambda: model(**inputs), number=1, repeat=3))
+    print(f"{name:10} {seconds * 1000:.0f} ms")
 
 # %% [markdown]
 # So: `eval()` changes **results**; `no_grad()` and `inference_mode()` change **memory**, and time a little. You want both, and
@@ -268,8 +278,8 @@ for name, context in {"plain": nullcontext, "no_grad": torch.no_grad, "inference
 # %%
 one, other = classifier(texts, batch_size=1), classifier(texts, batch_size=3)
 print("same answers:", all(abs(a["score"] - b["score"]) < 1e-6 for a, b in zip(one, other)))
-print("top_k=None:             ", [entry["label"] for entry in classifier("It was okay.", top_k=None)])
-print("return_all_scores=True: ", [entry["label"] for entry in classifier("It was okay.", return_all_scores=True)])
+for option in ({"top_k": None}, {"return_all_scores": True}):
+    print(option, "gives", len(classifier("It was okay.", **option)), "label(s)")
 
 # %% [markdown]
 # ## 8 · Sure, and wrong
@@ -284,7 +294,8 @@ sentences = [
     "The train leaves at nine.",
 ]
 views.table(("text", "label", "score"), [
-    (text, answer["label"], f"{answer['score']:.2f}") for text, answer in zip(sentences, classifier(sentences))
+    (text, answer["label"], f"{answer['score']:.2f}")
+    for text, answer in zip(sentences, classifier(sentences))
 ])
 
 # %% [markdown]
@@ -300,7 +311,7 @@ from labutils import data
 report = json.loads(data.path("sentiment/report.json").read_text())
 measured = report["seeds"][0]
 views.table(("held-out sentences", "share"), [
-    *((f"right, {source}", f"{share:.1%}") for source, share in measured["accuracy"].items()),
+    *((f"right, {source}", f"{part:.1%}") for source, part in measured["accuracy"].items()),
     ("number of sentences", f"{report['settings']['held_out']:,}"),
     ("mean score of its answers", f"{measured['mean_confidence']:.1%}"),
 ])
@@ -321,9 +332,9 @@ classifier(long_text)
 # With `truncation=True` it does, silently, and what follows the cut has no say in the answer:
 
 # %%
-verdict = long_text + "No, I lied. It was awful, boring and far too expensive, the worst film I have ever seen."
+ending = "No, I lied. It was awful, boring and too expensive, the worst film I have ever seen."
 
-[classifier(text, truncation=True)[0]["label"] for text in (verdict, verdict[len(long_text):])]
+[classifier(text, truncation=True)[0]["label"] for text in (long_text + ending, ending)]
 
 # %% [markdown]
 # ### Exercise 1.3 · What would be lost? &nbsp; ⏱ 5 min · ●●○
@@ -332,7 +343,7 @@ verdict = long_text + "No, I lied. It was awful, boring and far too expensive, t
 
 # %% exercise="1.3"
 def lost_tokens(text: str) -> int:
-    """Return how many tokens of `text` do not fit into the model's window, tokenizer.model_max_length."""
+    """Return how many tokens of `text` lie beyond tokenizer.model_max_length."""
     ### BEGIN SOLUTION
     whole = len(tokenizer(text)["input_ids"])
     return max(0, whole - tokenizer.model_max_length)
@@ -363,8 +374,8 @@ another_score_on_each_call = "model"
 a_long_text_stops_with_an_error = "tokenizer"
 ### END SOLUTION
 
-check.stages(capitals_make_no_difference, sure_and_wrong, all_labels_swapped, another_score_on_each_call,
-             a_long_text_stops_with_an_error)
+check.stages(capitals_make_no_difference, sure_and_wrong, all_labels_swapped,
+             another_score_on_each_call, a_long_text_stops_with_an_error)
 
 # %% [markdown] hint="the error of the long text came from the model"
 # That is where it was noticed. Ask where it could have been prevented.

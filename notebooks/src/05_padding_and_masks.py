@@ -46,10 +46,14 @@ views.batch(tokenizer, batch)
 scores = torch.tensor([2.1, 0.8, 1.5, 0.4, 0.4])
 mask = torch.tensor([1, 1, 1, 0, 0])
 
-views.table(("", *"abcde"), [
-    ("softmax of the scores", *(f"{weight:.3f}" for weight in scores.softmax(-1))),
-    ("multiplied by the mask afterwards", *(f"{weight:.3f}" for weight in scores.softmax(-1) * mask)),
-    ("−∞ before the softmax", *(f"{weight:.3f}" for weight in scores.masked_fill(mask == 0, -torch.inf).softmax(-1))),
+ways = {
+    "softmax of the scores": scores.softmax(-1),
+    "multiplied by the mask afterwards": scores.softmax(-1) * mask,
+    "−∞ before the softmax": scores.masked_fill(mask == 0, -torch.inf).softmax(-1),
+}
+views.table(("", *"abcde", "sum"), [
+    (way, *(f"{weight:.3f}" for weight in weights), f"{weights.sum():.2f}")
+    for way, weights in ways.items()
 ])
 
 # %% [markdown]
@@ -63,7 +67,7 @@ views.table(("", *"abcde"), [
 
 # %% exercise="5.1"
 def masked_softmax(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return attention weights [batch, length]: 0 on padding, each row with a real token sums to 1."""
+    """Return weights [batch, length]: 0 on padding, rows with a real token sum to 1."""
     ### BEGIN SOLUTION
     weights = scores.masked_fill(mask == 0, -torch.inf).softmax(dim=-1)
     return weights.masked_fill(mask == 0, 0.0)
@@ -85,7 +89,8 @@ check.masked_softmax(masked_softmax)
 # them. Each row of the picture is a token that looks; each column, a token that is looked at. Hatched columns are padding.
 
 # %%
-encoder = AutoModel.from_pretrained(checkpoint("encoder"), attn_implementation="eager").to(device)
+folder = checkpoint("encoder")
+encoder = AutoModel.from_pretrained(folder, attn_implementation="eager").to(device)
 
 widgets.attention(tokenizer, encoder, texts, head=3)
 
@@ -105,19 +110,19 @@ widgets.attention(tokenizer, encoder, texts, head=3)
 # One vector for a whole text is usually the mean of its hidden states. Take "A cat." alone, then beside a long sentence.
 
 # %%
-def hidden_states(texts, padding_side="right", with_mask=True):
-    """Return the encoder's last hidden states [batch, length, 384] and the attention mask [batch, length]."""
-    batch = tokenizer(texts, padding=True, padding_side=padding_side, return_tensors="pt").to(device)
+def hidden_states(texts, side="right", with_mask=True):
+    """Return the encoder's hidden states [batch, length, 384] and the mask [batch, length]."""
+    batch = tokenizer(texts, padding=True, padding_side=side, return_tensors="pt").to(device)
     mask = batch["attention_mask"]
     batch["attention_mask"] = mask if with_mask else torch.ones_like(mask)
     with torch.inference_mode():
         return encoder(**batch).last_hidden_state, mask
 
 
-pair = ["A cat.", "The committee decided, after a long and rather tiring debate, to postpone the whole matter until spring."]
-alone, _ = hidden_states(pair[:1])
-together, mask = hidden_states(pair)
-alone.shape, together.shape
+company = "The committee decided, after a long and rather tiring debate, to wait until spring."
+by_itself, _ = hidden_states(["A cat."])
+in_company, mask = hidden_states(["A cat.", company])
+by_itself.shape, in_company.shape
 
 # %% [markdown]
 # **Predict 5.1.** The model got the right mask. Take the mean over the length in both cases. How similar are the two vectors
@@ -125,7 +130,7 @@ alone.shape, together.shape
 
 # %% tags=["predict"]
 ### BEGIN SOLUTION
-cosine = 0.53       # your guess; within 0.1 counts
+cosine = 0.58       # your guess; within 0.1 counts
 ### END SOLUTION
 
 # %%
@@ -133,10 +138,10 @@ def similarity(a, b):
     return torch.cosine_similarity(a, b, dim=-1).item()
 
 
-round(similarity(alone.mean(dim=1)[0], together.mean(dim=1)[0]), 2)
+round(similarity(by_itself.mean(dim=1)[0], in_company.mean(dim=1)[0]), 2)
 
 # %% tags=["check"]
-check.mean_of_all(cosine, alone, together)
+check.mean_of_all(cosine, by_itself, in_company)
 
 # %% [markdown]
 # The model did its part: no real token saw a pad. Then `mean(dim=1)` averaged over *all* positions, and most of them are pads
@@ -146,7 +151,10 @@ check.mean_of_all(cosine, alone, together)
 
 # %% exercise="5.2"
 def masked_mean(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the mean of the real positions. hidden: [batch, length, size], mask: [batch, length] -> [batch, size]."""
+    """Return the mean of the real positions, [batch, size].
+
+    hidden: [batch, length, size], mask: [batch, length], 1 for real.
+    """
     ### BEGIN SOLUTION
     weights = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
@@ -170,9 +178,16 @@ def mean_of_real(hidden, mask):
     return torch.stack([row[real.bool()].mean(dim=0) for row, real in zip(hidden, mask)])
 
 
-ways = {"mask, masked mean": ("right", True), "no mask, masked mean": ("right", False), "mask, masked mean, padded left": ("left", True)}
-measured = {way: similarity(alone.mean(dim=1)[0], mean_of_real(*hidden_states(pair, *how))[0]) for way, how in ways.items()}
-views.table(("how", "cosine with “A cat.” alone"), [(way, f"{value:.2f}") for way, value in measured.items()])
+def like_alone(side, with_mask):
+    vectors = mean_of_real(*hidden_states(["A cat.", company], side, with_mask))
+    return f"{similarity(by_itself.mean(dim=1)[0], vectors[0]):.2f}"
+
+
+views.table(("masked mean of a batch", "cosine with “A cat.” alone"), [
+    ("padded right, with the mask", like_alone("right", with_mask=True)),
+    ("padded right, without the mask", like_alone("right", with_mask=False)),
+    ("padded left, with the mask", like_alone("left", with_mask=True)),
+])
 
 # %% [markdown]
 # Surprised by the last row? This encoder learned a vector for each *position*, counted from the left edge. The mask hides the
@@ -185,19 +200,24 @@ views.table(("how", "cosine with “A cat.” alone"), [(way, f"{value:.2f}") fo
 # each question alone. These are the answers to keep.
 
 # %%
-chat_tokenizer = AutoTokenizer.from_pretrained(checkpoint("chat"))
-chat_model = AutoModelForCausalLM.from_pretrained(checkpoint("chat"), dtype=torch.float32).to(device)
+folder = checkpoint("chat")
+writer = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
+speller = AutoTokenizer.from_pretrained(folder)
 
 
 def render(question):
     chat = [{"role": "user", "content": question}]
-    return chat_tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    return speller.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
 
 
-def answer_together(chats, padding_side):
-    batch = chat_tokenizer(chats, padding=True, padding_side=padding_side, return_tensors="pt").to(device)
-    output = chat_model.generate(**batch, max_new_tokens=12, do_sample=False)
-    return chat_tokenizer.batch_decode(output[:, batch["input_ids"].shape[1]:], skip_special_tokens=True)
+def answer(inputs):
+    output = writer.generate(**inputs, max_new_tokens=12, do_sample=False)
+    new = output[:, inputs["input_ids"].shape[1]:]
+    return speller.batch_decode(new, skip_special_tokens=True)
+
+
+def batch_of(chats, side):
+    return speller(chats, padding=True, padding_side=side, return_tensors="pt").to(device)
 
 
 # %%
@@ -205,11 +225,14 @@ questions = [
     "What is the capital of Japan?",
     "How many days are in a week?",
     "Name a famous scientist and what they discovered.",
-    "I am planning a week in a small town by the sea with two children and an old dog. What should I pack?",
+    "I am planning a week in a small town by the sea with two children and an old dog. "
+    "What should I pack?",
 ]
 chats = [render(question) for question in questions]
-alone = [answer_together([chat], "right")[0] for chat in chats]
-views.table(("tokens", "answer"), [(len(chat_tokenizer(chat)["input_ids"]), repr(text)) for chat, text in zip(chats, alone)])
+alone = [answer(batch_of([chat], "right"))[0] for chat in chats]
+views.table(("tokens", "answer"), [
+    (len(speller(chat)["input_ids"]), repr(text)) for chat, text in zip(chats, alone)
+])
 
 # %% [markdown]
 # **Predict 5.2.** The same four in one batch, padded on the right, with a correct attention mask: how many keep their answer?
@@ -220,7 +243,7 @@ kept = 1        # 0, 1, 2, 3 or 4
 ### END SOLUTION
 
 # %%
-right = answer_together(chats, padding_side="right")
+right = answer(batch_of(chats, "right"))
 views.side_by_side(questions, alone=alone, padded_right=right)
 
 # %% tags=["check"]
@@ -234,7 +257,7 @@ check.survivors(kept, alone, right)
 # The library saw it too. Scroll up: its warning names the cure.
 
 # %%
-left = answer_together(chats, padding_side="left")
+left = answer(batch_of(chats, "left"))
 [a == b for a, b in zip(alone, left)]
 
 # %% [markdown]
@@ -247,7 +270,7 @@ left = answer_together(chats, padding_side="left")
 
 # %% exercise="5.3"
 def left_pad(rows: list[list[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return input_ids and attention_mask, both [batch, longest], real tokens aligned on the right."""
+    """Return input_ids and attention_mask, [batch, longest], real tokens on the right."""
     ### BEGIN SOLUTION
     longest = max(map(len, rows))
     ids = [[pad_token_id] * (longest - len(row)) + row for row in rows]
@@ -275,30 +298,34 @@ check.left_pad(left_pad)
 # padding from the ids alone, and a call without the mask treats every pad as an ended turn:
 
 # %% margin="only whether the texts are equal is stored"
-batch = chat_tokenizer(chats, padding=True, padding_side="left", return_tensors="pt").to(device)
-output = chat_model.generate(batch["input_ids"], max_new_tokens=12, do_sample=False)
-without_mask = chat_tokenizer.batch_decode(output[:, batch["input_ids"].shape[1]:], skip_special_tokens=True)
+without_mask = answer({"input_ids": batch_of(chats, "left")["input_ids"]})
 
-chat_tokenizer.pad_token == chat_tokenizer.eos_token, [a == b for a, b in zip(alone, without_mask)]
+speller.pad_token == speller.eos_token, [a == b for a, b in zip(alone, without_mask)]
 
 # %% [markdown]
 # Left side, right texts, three wrong answers: the mask is not optional. The same goes for training, where a second mask
 # exists. Label −100 takes a position out of the loss. If pads keep their id as label, the loss is an average over padding too:
 
 # %%
-def loss(labels):
+def loss(inputs, labels):
     with torch.inference_mode():
-        return chat_model(**batch, labels=labels).loss.item()
+        return writer(**inputs, labels=labels).loss.item()
 
 
-batch = chat_tokenizer(chats, padding=True, padding_side="right", return_tensors="pt").to(device)
-ids, real = batch["input_ids"], batch["attention_mask"].bool()
-one_by_one = [(len(row), chat_model(row[None], labels=row[None]).loss.item()) for row in (i[m] for i, m in zip(ids, real))]
+singles = [batch_of([chat], "right") for chat in chats]
+guesses = [one["input_ids"].shape[1] - 1 for one in singles]    # nobody guesses the first
+losses = [loss(one, one["input_ids"]) for one in singles]
+batch = batch_of(chats, "right")
+ids, padding = batch["input_ids"], batch["attention_mask"] == 0
+
 views.table(("labels", "loss"), [
-    ("each text alone, averaged over its tokens", f"{sum((n - 1) * l for n, l in one_by_one) / sum(n - 1 for n, _ in one_by_one):.2f}"),
-    ("batch, −100 where the mask is 0", f"{loss(ids.masked_fill(~real, -100)):.2f}"),
-    ("batch, pads as labels", f"{loss(ids):.2f}"),
-    ("batch, −100 wherever the id is the pad's", f"{loss(ids.masked_fill(ids == chat_tokenizer.pad_token_id, -100)):.2f}"),
+    ("each text alone, then the mean over all tokens",
+     f"{sum(n * each for n, each in zip(guesses, losses)) / sum(guesses):.2f}"),
+    ("a batch, −100 where the mask is 0",
+     f"{loss(batch, ids.masked_fill(padding, -100)):.2f}"),
+    ("a batch, pads as labels", f"{loss(batch, ids):.2f}"),
+    ("a batch, −100 wherever the id is the pad's",
+     f"{loss(batch, ids.masked_fill(ids == speller.pad_token_id, -100)):.2f}"),
 ])
 
 # %% [markdown]
@@ -311,25 +338,25 @@ views.table(("labels", "loss"), [
 # the difference be before it is a fault? Measure each kind once, on the logits of the next token.
 
 # %% tags=["nbval-ignore-output"] reason="rounding differs between processors; the next cell compares"
-def next_logits(model, texts, **how):
-    batch = chat_tokenizer(texts, padding=True, return_tensors="pt", **how).to(device)
+def next_logits(chats, side):
     with torch.inference_mode():
-        return model(**batch, logits_to_keep=1).logits[:, 0].float()
+        return writer(**batch_of(chats, side), logits_to_keep=1).logits[:, 0].float()
 
 
-single = torch.cat([next_logits(chat_model, [chat]) for chat in chats])
-difference = {
-    "float32, padded left": (next_logits(chat_model, chats, padding_side="left") - single).abs().max().item(),
-    "float32, padded right": (next_logits(chat_model, chats, padding_side="right") - single).abs().max().item(),
-}
-half = chat_model.to(torch.bfloat16)
-single_half = torch.cat([next_logits(half, [chat]) for chat in chats])
-difference["bfloat16, padded left"] = (next_logits(half, chats, padding_side="left") - single_half).abs().max().item()
+def drift(side):
+    single = torch.cat([next_logits([chat], side) for chat in chats])
+    return (next_logits(chats, side) - single).abs().max().item()
 
-views.table(("batch against alone", "largest difference of a logit"), [(k, f"{v:.1g}") for k, v in difference.items()])
+
+drifts = {"float32, padded left": drift("left"), "float32, padded right": drift("right")}
+writer = writer.to(torch.bfloat16)
+drifts["bfloat16, padded left"] = drift("left")
+
+views.table(("batch against alone", "largest difference of a logit"),
+            [(how, f"{size:.1g}") for how, size in drifts.items()])
 
 # %%
-noise, fault, noise_half = difference.values()
+noise, fault, noise_half = drifts.values()
 noise < 1e-3 < noise_half < 2 < fault
 
 # %% [markdown]
@@ -342,14 +369,14 @@ noise < 1e-3 < noise_half < 2 < fault
 # otherwise. Here is a record whose only decision stands in its last sentence.
 
 # %%
-things = ["bridge", "market", "fountain", "school", "harbour", "clock", "bus", "garden", "roof", "road"] * 6
-record = " ".join(f"Item {n}: the council spoke about the {thing} and put it off." for n, thing in enumerate(things, 1))
-record += " At last they decided that the old mill becomes a library."
+things = ["bridge", "market", "fountain", "school", "harbour", "clock", "bus", "garden"] * 7
+record = "".join(f"The council spoke about the {thing} and put it off. " for thing in things)
+record += "At last they decided that the old mill becomes a library."
 
 for side in ("left", "right"):
     tokenizer.truncation_side = side
     cut = tokenizer(record, truncation=True, max_length=512)["input_ids"]
-    print(f"cut on the {side}: {len(cut)} tokens, the mill is {'in' if 'mill' in tokenizer.decode(cut) else 'gone'}")
+    print(f"cut on the {side}: {len(cut)} tokens, mill: {'mill' in tokenizer.decode(cut)}")
 
 # %% [markdown]
 # Nothing warned us. Cutting on the left keeps the end and loses the beginning. To keep everything, cut into *windows* that
@@ -359,7 +386,7 @@ for side in ("left", "right"):
 
 # %% exercise="5.4"
 def sliding_windows(ids: list[int], size: int, overlap: int) -> list[list[int]]:
-    """Return windows of at most `size` ids, each starting with the last `overlap` ids of the one before, up to the end."""
+    """Return windows of at most `size` ids, each starting with the last `overlap` before it."""
     ### BEGIN SOLUTION
     if not 0 <= overlap < size:
         raise ValueError(f"The overlap must be from 0 to {size - 1}, it is {overlap}.")
@@ -381,14 +408,17 @@ check.sliding_windows(sliding_windows)
 # question? The one whose vector, by the masked mean, is closest to the question's.
 
 # %%
-windows = tokenizer(record, truncation=True, max_length=128, stride=32, return_overflowing_tokens=True, padding=True, return_tensors="pt")
+windows = tokenizer(record, truncation=True, max_length=128, stride=32, padding=True,
+                    return_overflowing_tokens=True, return_tensors="pt")
 ids, mask = windows["input_ids"].to(device), windows["attention_mask"].to(device)
 with torch.inference_mode():
-    vectors = mean_of_real(encoder(input_ids=ids, attention_mask=mask).last_hidden_state, mask)
+    hidden = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+vectors = mean_of_real(hidden, mask)
 question = mean_of_real(*hidden_states(["What will become of the old mill?"]))
 closest = torch.cosine_similarity(vectors, question)
 
-views.bars([f"window {n}" for n in range(len(closest))], closest.tolist(), "The decision is in the last window", "cosine with the question")
+views.bars([f"window {n}" for n in range(len(closest))], closest.tolist(),
+           "The decision is in the last window", "cosine with the question")
 
 # %% [markdown]
 # A text cut to 512 tokens never had a chance. Write down, with every result, which side was cut, at what length, and with
