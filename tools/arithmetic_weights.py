@@ -363,6 +363,9 @@ class Fitter:
                     self.pool.append(f"(int({p}{head} * {part}) + 1) // 2" if head == "head_dim" else
                                      f"(int(({p}{head}) * {part}) + 1) // 2")
                 self.pool.append(f"(int(({p}head_dim or {p}hidden_size // {p}num_attention_heads) * {part}) + 1) // 2")
+            self.pool += ["vocab_size if share_encoder_decoder_embeddings else decoder_vocab_size",
+                          "int((hidden_size * ffn_proj_factor + ffn_round_up_to_multiple_of - 1) // "
+                          "ffn_round_up_to_multiple_of) * ffn_round_up_to_multiple_of"]
             self.pool += [f"2 * isqrt({name})" for name in one] + [f"({name} + 1) // 2" for name in one]
             self.pool += [f"{a} {op}" for a in one for op in ("// 2", "* 2", "* 3", "* 4", "+ 1", "+ 2", "- 1", "// 4", "- 2")]
             self.pool += [f"{a} * {b}" for a, b in itertools.combinations_with_replacement(one, 2)]
@@ -423,7 +426,8 @@ class Conditions:
                     per_layer += [f"i % {name} == {other}" for other in names if other.endswith("offset")]
                     per_layer += [f"i % {name} != {other}" for other in names if other.endswith("offset")]
                     if "shared" in name:
-                        per_layer += [f"i < num_hidden_layers - {name}", f"i >= num_hidden_layers - {name}"]
+                        part = name.rpartition("__")[0] and name.rpartition("__")[0] + "__"
+                        per_layer += [f"i < {part}num_hidden_layers - {name}", f"i >= {part}num_hidden_layers - {name}"]
             if str in kinds:
                 for value in sorted({value for value in values if isinstance(value, str)})[:6]:
                     plain += [f"{name} == {value!r}", f"{name} != {value!r}"]
@@ -472,11 +476,9 @@ class Conditions:
         return self._with_alternatives(wanted, tight)
 
     def _with_alternatives(self, wanted: int, tight: list[tuple[int, str]]) -> str | None:
-        """Return "a and b and (c or d)", where c and d are switches and layer kinds."""
-        plain = [(mask, text) for mask, text in self.atoms.items() if re.fullmatch(r"(not )?[a-z_A-Z0-9]+( is (not )?None)?", text)]
-        kinds = [(mask, text) for mask, text in self.atoms.items() if "[i]" in text or text.startswith("i ")]
+        """Return "c or d", "a and (c or d)" or "a and b and (c or d)"."""
         either: dict[int, str] = {}
-        for (first, a), (second, b) in itertools.product(plain, kinds):
+        for (first, a), (second, b) in itertools.combinations(self.atoms.items(), 2):
             if (first | second) & wanted == wanted:
                 either.setdefault(first | second, f"({a}) or ({b})")
         loose = sorted(either.items(), key=lambda atom: atom[0].bit_count())
@@ -587,25 +589,38 @@ def rules_of(template, occurrences, found, fitter, stacks, cache) -> list[Rule]:
 
 
 def by_formula(occurrences, fitter) -> list[tuple[list[str], list]]:
-    """Return the occurrences by the formula each was built with, or nothing when a single one explains them all."""
+    """Return the occurrences by the formula each was built with, or nothing when a single one explains them all.
+
+    A size that went through a plain number (a literal in the formula) is fitted inside its group.
+    """
     groups: dict[tuple, list] = defaultdict(list)
     for index, tensor in occurrences:
-        groups[tensor.formula].append((index, tensor))
+        groups[tensor.formula and tuple("#" if part.isdecimal() else part for part in tensor.formula)].append((index, tensor))
     if None in groups or len(groups) == 1 or len(groups) > 4:
         return []
-    if any(len({formula[axis] for formula in groups if len(formula) > axis}) > 1 and any(
-            formula[axis].isdecimal() for formula in groups if len(formula) > axis) for axis in range(4)):
-        return []  # a size that went through a plain number: it has to be fitted
     for formula in groups:
-        if all(len(tensor.shape) == len(formula) and all(
-                layer_value(fitter, part, index, tensor) == size for part, size in zip(formula, tensor.shape, strict=True))
-               for index, tensor in occurrences):
+        if "#" not in formula and explains(formula, occurrences, fitter):
             return []
+    found = []
     for formula, group in groups.items():
-        if not all(layer_value(fitter, part, index, tensor) == size for index, tensor in group
-                   for part, size in zip(formula, tensor.shape, strict=True)):
+        sizes = [part if part != "#" else fit_axis(group, axis, fitter) for axis, part in enumerate(formula)]
+        if None in sizes or not explains(sizes, group, fitter):
             return []
-    return [(list(formula), group) for formula, group in groups.items()]
+        found.append((sizes, group))
+    return found
+
+
+def explains(sizes, occurrences, fitter) -> bool:
+    return all(len(tensor.shape) == len(sizes) and all(
+        layer_value(fitter, part, index, tensor, "[" in part) == size for part, size in zip(sizes, tensor.shape, strict=True))
+        for index, tensor in occurrences)
+
+
+def fit_axis(group, axis: int, fitter: Fitter) -> str | None:
+    points = list({(index, tensor.shape[axis]) for index, tensor in group})
+    if len({value for _, value in points}) == 1:
+        return by_layer(group, axis, fitter) or fitter.fit(points, [])
+    return fitter.fit(points, []) or by_layer(group, axis, fitter)
 
 
 def inner_loop(template: str, level: int, occurrences, fitter) -> str:

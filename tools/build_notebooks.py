@@ -101,14 +101,15 @@ def bootstrap(whole: Course) -> str:
     repository = whole.repository
     if repository.owner:
         cure = (
-            "    # A notebook that came alone (Colab): fetch the course's helpers. torch and transformers stay as they are.\n"
+            "    # A notebook that came alone, as on Colab: fetch the helpers; torch and transformers stay.\n"
             f'    %pip install -q "labutils @ git+https://github.com/{repository.slug}@{repository.ref}"\n'
             "    import labutils"
         )
     else:
         cure = (
-            '    raise SystemExit("labutils is not installed in this kernel. In the course folder run: python run.py lab") '
-            "from None"
+            "    raise SystemExit(\n"
+            '        "labutils is not installed in this kernel. In the course folder run: python run.py lab"\n'
+            "    ) from None"
         )
     return f"try:\n    import labutils\nexcept ModuleNotFoundError:\n{cure}"
 

@@ -157,17 +157,31 @@ def kv_cache(config: Any, batch: int = 1, prompt: int = 1, new: int = 1, dtype: 
     Raises ConfigError for a malformed config or argument and UnknownArchitecture for a model type or layer kind without
     a rule. Source: caches.toml, verified by tools/verify_arithmetic.py.
     """
-    config = read(config)
-    row = family(config)
-    batch, prompt, new = count(batch, "batch"), count(prompt, "prompt"), count(new, "new", 0)
-    dtype = dtype_name(dtype or config.dtype or config.text.dtype or "float32")
-    encoder = _encoder_tokens(config, row, encoder)
-    extra = count(config.text.value(row["extra_tokens"]), row["extra_tokens"], 0) if "extra_tokens" in row else 0
-    tokens = prompt + max(new - 1, 0)
-    layers = [_layer(plan, batch, prompt + extra, tokens + extra, dtype, new > 1) for plan in _plans(config.text, row)]
-    if encoder is not None:
-        layers += list(_cross(config.text, row, batch, encoder, dtype))
-    return KVCache(tuple(layers), batch, prompt, tokens, dtype, row["name"], row["source"])
+    return Rules(config).cache(batch, prompt, new, dtype, encoder)
+
+
+class Rules:
+    """The cache rules of one config, read once and used for many batches and contexts."""
+
+    def __init__(self, config: Any):
+        self.config = read(config)
+        self.row = family(self.config)
+        self.plans = _plans(self.config.text, self.row)
+        rule = self.row.get("extra_tokens")
+        self.extra = count(self.config.text.value(rule), rule, 0) if rule else 0
+
+    def dtype(self, dtype: Any = None) -> str:
+        return dtype_name(dtype or self.config.dtype or self.config.text.dtype or "float32")
+
+    def cache(self, batch: int, prompt: int, new: int = 1, dtype: Any = None, encoder: int | None = None) -> KVCache:
+        """Return the cache as `kv_cache` does."""
+        batch, prompt, new = count(batch, "batch"), count(prompt, "prompt"), count(new, "new", 0)
+        dtype, encoder = self.dtype(dtype), _encoder_tokens(self.config, self.row, encoder)
+        tokens = prompt + max(new - 1, 0)
+        layers = [_layer(plan, batch, prompt + self.extra, tokens + self.extra, dtype, new > 1) for plan in self.plans]
+        if encoder is not None:
+            layers += _cross(self.plans, self.row, batch, encoder, dtype)
+        return KVCache(tuple(layers), batch, prompt, tokens, dtype, self.row["name"], self.row["source"])
 
 
 def static_capacity(config: Any, batch: int, capacity: int, dtype: Any = None) -> KVCache:
@@ -175,16 +189,14 @@ def static_capacity(config: Any, batch: int, capacity: int, dtype: Any = None) -
 
     Full layers take the whole capacity, sliding ones min(window, capacity); states are as in a dynamic cache.
     """
-    config = read(config)
-    row = family(config)
-    batch, capacity = count(batch, "batch"), count(capacity, "capacity")
-    dtype = dtype_name(dtype or config.dtype or config.text.dtype or "float32")
+    rules = Rules(config)
+    batch, capacity, dtype = count(batch, "batch"), count(capacity, "capacity"), rules.dtype(dtype)
     layers = []
-    for plan in _plans(config.text, row):
+    for plan in rules.plans:
         kept = min(plan.window, capacity) if plan.window else capacity
         amount = _per_token(plan, batch, dtype) * kept + _state_bytes(plan.states, plan, batch, capacity, dtype)
         layers.append(LayerCache(plan.index, plan.word, amount, amount, amount, 0, plan.window))
-    return KVCache(tuple(layers), batch, capacity, capacity, dtype, row["name"], row["source"])
+    return KVCache(tuple(layers), batch, capacity, capacity, dtype, rules.row["name"], rules.row["source"])
 
 
 def fp8_bytes(config: Any, batch: int, tokens: int) -> int:
@@ -192,12 +204,12 @@ def fp8_bytes(config: Any, batch: int, tokens: int) -> int:
 
     Raises UnknownArchitecture for models with other than full attention, which transformers refuses too.
     """
-    config = read(config)
+    rules = Rules(config)
     total = 0
-    for plan in _plans(config.text, family(config)):
+    for plan in rules.plans:
         if plan.kind != "full_attention" or plan.states:
             raise UnknownArchitecture(
-                f"layer {plan.index} of {config.text.model_type} is of kind {plan.word}; a quantized cache takes full "
+                f"layer {plan.index} of {rules.config.text.model_type} is of kind {plan.word}; a quantized cache takes full "
                 "attention only")
         total += sum(count(batch, "batch") * count(tokens, "tokens") * numbers + 4 for numbers, _ in plan.per_token)
     return total
@@ -239,8 +251,7 @@ def _encoder_tokens(config: Config, row: dict, encoder: int | None) -> int | Non
 
 def layer_kinds(config: Any) -> list[str]:
     """Return the kind of every layer, as transformers names them (layer_types)."""
-    text = read(config).text
-    return [plan.kind for plan in _plans(text, family(text))]
+    return [plan.kind for plan in Rules(config).plans]
 
 
 def _plans(text: Config, row: dict) -> list[_Plan]:
@@ -343,6 +354,8 @@ def _per_token(plan: _Plan, batch: int, dtype: str) -> int:
 
 
 def _state_bytes(states: tuple[tuple[str, str], ...], plan: _Plan, batch: int, tokens: int, dtype: str) -> int:
+    if not states:
+        return 0
     fields = {**plan.fields, "tokens": tokens}
     return sum(_numbers(rule, fields) * _size(kind, dtype) * (1 if kind.endswith(" once") else batch) for rule, kind in states)
 
@@ -351,8 +364,8 @@ def _size(kind: str, dtype: str) -> int:
     return STATE_BYTES[dtype if kind == "model" else kind.removesuffix(" once")]
 
 
-def _cross(text: Config, row: dict, batch: int, encoder: int, dtype: str) -> Iterator[LayerCache]:
-    for plan in _plans(text, row):
+def _cross(plans: list[_Plan], row: dict, batch: int, encoder: int, dtype: str) -> Iterator[LayerCache]:
+    for plan in plans:
         numbers = sum(_numbers(rule, plan.fields) for rule in row.get("cross", row["attention"]))
         amount = batch * encoder * numbers * DTYPE_BYTES[dtype]
         yield LayerCache(plan.index, "cross attention", amount, amount, amount, 0)

@@ -281,14 +281,18 @@ def _rotary(fields: dict[str, Any], raw: dict[str, Any], defaults: dict[str, Any
     if not isinstance(rope, dict):
         raise ConfigError(f"rope_parameters is {shown(rope)}; it must be an object")
     for kind in {kind for kind, value in {**default, **rope}.items() if isinstance(value, dict)}:
-        inner = rope.get(kind) if isinstance(rope.get(kind), dict) else {}
+        inner = _dict(rope.get(kind))
         fields[f"partial_rotary_factor__{kind}"] = _share(inner.get(
-            "partial_rotary_factor", (default.get(kind) or {}).get("partial_rotary_factor", 1.0)))
+            "partial_rotary_factor", _dict(default.get(kind)).get("partial_rotary_factor", 1.0)))
     if fields.get("partial_rotary_factor") is None:
         fields["partial_rotary_factor"] = None if "partial_rotary_factor" in defaults and not rope else _share(rope.get(
             "partial_rotary_factor", raw.get("partial_rotary_factor", default.get("partial_rotary_factor", 1.0))))
     elif "partial_rotary_factor" in rope:
         fields["partial_rotary_factor"] = _share(rope["partial_rotary_factor"])
+
+
+def _dict(value: Any) -> dict:
+    return value if isinstance(value, dict) else {}
 
 
 def _share(value: Any) -> float:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from labutils.arithmetic.cache import KVCache, count, dtype_name, kv_cache
-from labutils.arithmetic.config import Config, read
+from labutils.arithmetic.cache import KVCache, Rules, count
+from labutils.arithmetic.config import Config
 from labutils.arithmetic.errors import ConfigError
 from labutils.arithmetic.expressions import shown
 from labutils.arithmetic.quantized import WeightBytes, scheme_of, weight_bytes
@@ -63,9 +63,10 @@ def plan(config: Any, memory: int | str | None = None, dtype: Any = None, quanti
     (default: what the config says). For an encoder-decoder, `context` counts decoder tokens and `encoder` input tokens
     (default: as many). Raises ConfigError and UnknownArchitecture as `kv_cache` and `parameters` do.
     """
-    config = read(config)
+    rules = Rules(config)
+    config = rules.config
     batch, context = count(batch, "batch", 1, MOST), count(context, "context", 1, MOST)
-    dtype = dtype_name(dtype or config.dtype or config.text.dtype or "float32")
+    dtype = rules.dtype(dtype)
     size = memory_bytes(memory) if memory is not None else None
     scheme = quantization or scheme_of(config)
     if encoder is None and config.fields.get("is_encoder_decoder"):
@@ -74,10 +75,9 @@ def plan(config: Any, memory: int | str | None = None, dtype: Any = None, quanti
     weights = weight_bytes(found, dtype, scheme)
 
     def total(batch: int, context: int) -> int:
-        cache = kv_cache(config, batch, context, 1, dtype, encoder)
-        return weights.total + cache.peak + _step_logits(config, batch, dtype)
+        return weights.total + rules.cache(batch, context, 1, dtype, encoder).peak + _step_logits(config, batch, dtype)
 
-    cache = kv_cache(config, batch, context, 1, dtype, encoder)
+    cache = rules.cache(batch, context, 1, dtype, encoder)
     fits = largest_batch = longest_context = None
     if size is not None:
         fits = total(batch, context) <= size

@@ -67,7 +67,7 @@ def test_ignored_outputs_carry_a_reason(lesson):
 @lessons
 def test_the_lesson_keeps_to_the_style(lesson):
     cells = build_notebooks.cells_of(lesson, "learner")
-    code = [len(cell.source.splitlines()) for cell in cells if cell.cell_type == "code"][1:]
+    code = [sum(bool(line.strip()) for line in cell.source.splitlines()) for cell in cells if cell.cell_type == "code"][1:]
     words = sum(len(re.sub(r"<details>.*?</details>", "", cell.source, flags=re.DOTALL).split())
                 for cell in cells if cell.cell_type == "markdown")
     assert 25 <= len(cells) <= 58, f"{len(cells)} cells"
