@@ -227,7 +227,7 @@ def mask_grid(weights, names: Sequence[str], mask: Sequence[int], title: str) ->
         if not real:
             axes.axvspan(column - 0.5, column + 0.5, facecolor="none", edgecolor="white", hatch="///", linewidth=0)
     figure.colorbar(image, ax=axes, shrink=0.8, label="attention weight")
-    axes.set_title(title, fontsize=11, loc="left")
-    on_padding = float(weights[:, [not real for real in mask]].sum() / length) if length else 0.0
+    on_padding = float(weights[:, [not real for real in mask]].sum() / length)
+    axes.set_title(f"{title}:\n{on_padding:.0%} falls on padding", fontsize=11, loc="left")
     return _picture(figure, f"{title}. {length} tokens, {sum(not real for real in mask)} of them padding; share of "
                             f"attention that falls on padding: {on_padding:.2f}")

@@ -176,7 +176,7 @@ BY_HAND: dict[str, dict] = {
         ["num_key_value_heads", "get(attn_config, 'kv_n_heads', 1)"],
         ["ffn_hidden_size", "get(ffn_config, 'ffn_hidden_size', 3584)"],
         ["moe_num_experts", "get(ffn_config, 'moe_num_experts', 4)"],
-        ["attn_config__kv_n_heads", "num_key_value_heads"],
+        ["attn_config__kv_n_heads", "get(attn_config, 'kv_n_heads', 1)"],
         ["ffn_config__ffn_hidden_size", "ffn_hidden_size"],
         ["ffn_config__moe_num_experts", "moe_num_experts"],
     ]},

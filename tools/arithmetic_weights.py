@@ -225,7 +225,7 @@ def observe(model_type: str, values: dict) -> Example:
     config = real.prepare(model_type, values)
     name_numbers(config)
     with torch.device("meta"), RememberShapes():
-        model = real.make(model_type, config, torch.float64)
+        model = real.make(model_type, config, torch.bfloat16)
     kept = get_keys_to_not_convert(model) + list(model._keep_in_fp32_modules or [])
     linear = {f"{name}.weight": "linear" if type(module) is torch.nn.Linear else "conv1d"
               for name, module in model.named_modules()
@@ -236,7 +236,7 @@ def observe(model_type: str, values: dict) -> Example:
         numbers = tuple(int(n) for n in NUMBER.findall(name))
         letters = iter("ijklm")
         template = NUMBER.sub(lambda _, letters=letters: "{" + next(letters) + "}", name)
-        dtype = "model" if tensor.dtype == torch.float64 else str(tensor.dtype).removeprefix("torch.")
+        dtype = "model" if tensor.dtype == torch.bfloat16 else str(tensor.dtype).removeprefix("torch.")
         formula = getattr(tensor, "_formula", None)
         tensors.append(Tensor(template, numbers, tuple(tensor.shape), tuple(formula) if formula else None, dtype,
                               linear.get(name, ""), buffer))

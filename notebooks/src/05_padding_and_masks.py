@@ -92,7 +92,7 @@ check.masked_softmax(masked_softmax)
 folder = checkpoint("encoder")
 encoder = AutoModel.from_pretrained(folder, attn_implementation="eager").to(device)
 
-widgets.attention(tokenizer, encoder, texts, head=3)
+widgets.attention(tokenizer, encoder, texts, head=4)
 
 # %% [markdown]
 # The hatched columns are exactly 0. Now uncheck the box: the model no longer gets its mask, and the padding fills with light.

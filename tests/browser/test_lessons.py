@@ -87,9 +87,10 @@ def test_a_learner_runs_all_and_moves_the_widget(lesson, lab, page):
 
 def test_details_open_and_show_the_solution(lab, page):
     page.goto(lab.format("05_padding_and_masks.ipynb"), wait_until="domcontentloaded")
-    summary = page.locator("summary", has_text="Solution").first
-    summary.wait_for(timeout=120_000)
-    solution = page.get_by_text("weights.masked_fill(mask == 0, 0.0)").first
+    fold = page.locator("details", has_text="Solution").first
+    fold.wait_for(timeout=120_000)
+    solution = fold.locator("pre").first
+    assert "weights.masked_fill(mask == 0, 0.0)" in solution.text_content()
     assert not solution.is_visible()
-    summary.click()
-    assert solution.is_visible()
+    fold.locator("summary").click()
+    solution.wait_for(state="visible", timeout=10_000)

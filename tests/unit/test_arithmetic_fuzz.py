@@ -1,5 +1,6 @@
 """Ten thousand malformed configs: each is explained, refused by name, or counted exactly as a well-formed one would be."""
 
+import contextlib
 import copy
 import json
 import random
@@ -51,19 +52,19 @@ def broken(values: dict, rng: random.Random) -> object:
 
 def check(values: object, memory: str | None = None) -> str:
     """Run everything on a config; return "refused" or "counted". Anything but a ConfigError is a bug."""
-    outcome = "counted"
-    for compute in (lambda: arithmetic.plan(values, memory, "bfloat16", context=100),
-                    lambda: arithmetic.kv_cache(values, 2, 33, 3), lambda: arithmetic.parameters(values)):
-        try:
-            result = compute()
-        except arithmetic.ConfigError as error:
-            outcome = "refused"
-            text = str(error)
-            assert len(text) > 15 and "Traceback" not in text and len(text) < 1500, text
-        else:
-            for amount in (getattr(result, "bytes", None), getattr(result, "total", None)):
-                assert callable(amount) or amount is None or isinstance(amount, int) and amount >= 0
-    return outcome
+    try:
+        found = arithmetic.plan(values, memory, "bfloat16", context=100)
+    except arithmetic.ConfigError as error:
+        text = str(error)
+        assert len(text) > 15 and "Traceback" not in text and len(text) < 1500, text
+    else:
+        amounts = (found.total, found.parameters, found.cache.bytes, found.logits)
+        assert all(isinstance(amount, int) and amount >= 0 for amount in amounts) and found.parameters > 0
+        return "counted"
+    for compute in (lambda: arithmetic.kv_cache(values, 2, 33, 3), lambda: arithmetic.parameters(values)):
+        with contextlib.suppress(arithmetic.ConfigError):
+            compute()
+    return "refused"
 
 
 def test_malformed_configs():
