@@ -181,6 +181,10 @@ def _doctor_checkpoints():
     from labutils import checkpoints
     from labutils.errors import LabError
 
+    try:
+        profile()
+    except SettingError:
+        return  # said above; without a profile there is no telling where checkpoints are
     for role in checkpoints.roles():
         try:
             checkpoints.verify(role)

@@ -52,8 +52,8 @@ views.tokens(tokenizer, inputs)
 
 # %% [markdown]
 # Each token is a piece of text; its **id** is the number of a row in the model's embedding table and means nothing else:
-# `course` is not larger than `like`. `[CLS]` and `[SEP]` were added because this model was trained with them. The mask says which positions
-# are real, and lesson 05 is about the day when not all of them are.
+# `course` is not larger than `like`. `[CLS]` and `[SEP]` were added because this model was trained with them. The mask says
+# which positions are real, and lesson 05 is about the day when not all of them are.
 #
 # Two spellings can be one text to the model. Compare the ids:
 
@@ -211,8 +211,7 @@ check.label_of(label_of)
 # ## 6 · Two switches that are not the same
 #
 # `model.eval()` turns off dropout, which removes random parts of the signal during training. `from_pretrained` has called it
-# for you. Turn it back on, and ask the same question five times.
-# How many different answers?
+# for you. Turn it back on, and ask the same question five times. How many different answers?
 
 # %%
 def different_answers():

@@ -330,7 +330,8 @@ views.table(("labels", "loss"), [
 
 # %% [markdown]
 # Only the second row agrees with the first. The last one also erased the real ends of turns, because they share the pad's id: a
-# model trained that way never learns to stop. (Training pads on the right: nothing is read from the last position there.)
+# model trained that way never learns to stop. (Training may pad on the
+# right: nothing is read from the last position there.)
 #
 # ## 7 · Noise or fault?
 #
