@@ -7,9 +7,11 @@ serves as its plain form and its alt text. Colour never carries meaning alone.
 import base64
 import html
 import io
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 NUMBER = re.compile(r"[-+]?[\d,]+(\.\d+)?( ?%)?")
@@ -94,6 +96,28 @@ def _plain(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return str(value)
+
+
+def files(folder: Path, parts: Sequence[str] = (".",)) -> Table:
+    """Return a table of the files below `parts` of a folder: name, bytes and, for a Hub cache, what each points to.
+
+    The course's own manifest.json is left out, and hashes are cut to seven digits. A link points to a file, a file under
+    "refs" to the commit that it names.
+    """
+    def short(name: str) -> str:
+        return re.sub("[0-9a-f]{40,}", lambda found: found[0][:7], name.replace("\\", "/"))
+
+    found = sorted(path for part in parts for path in (folder / part).rglob("*")
+                   if path.is_file() and path.name != "manifest.json")
+    rows = [[short(path.relative_to(folder).as_posix()), path.stat().st_size] for path in found]
+    if "refs" not in parts:
+        return table(("file", "bytes"), rows)
+    for path, row in zip(found, rows, strict=True):
+        if path.parent.name == "refs":
+            row.append(short(path.read_text(encoding="utf-8")))
+        else:
+            row.append(short(os.readlink(path)) if path.is_symlink() else "")
+    return table(("file", "bytes", "points to"), rows)
 
 
 def visible(token: str) -> str:

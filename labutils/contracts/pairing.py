@@ -448,6 +448,11 @@ def _class(pair: _Pair) -> None:
                    f"{name} on an encoder: config.is_decoder is False, so every position sees the ones after it; "
                    "its body never learned to predict the next token",
                    "use AutoModel, AutoModelForMaskedLM or a classification class; to generate, load a decoder")
+    elif (family := _family_of(saved_as)) not in (None, pair.config.model_type, pair.model.config.model_type):
+        pair.fault("class of another family", ERROR,
+                   f"the config names {saved_as[0]}, a class of the family {family!r}, and model_type "
+                   f"{pair.model.config.model_type!r}, which chose {name}; names and shapes may agree, the arithmetic does not",
+                   f"set model_type in config.json to {family!r}, or take config.json from the source of the weights")
     elif saved_as and name not in saved_as:
         headless = getattr(pair.model, "base_model", None) is pair.model
         tasks = [re.split(r"(?=LMHead)|For", architecture, maxsplit=1)[1:] for architecture in (saved_as[0], name)]
@@ -460,6 +465,14 @@ def _class(pair: _Pair) -> None:
                        f"the checkpoint was saved by {saved_as[0]} and is loaded as {name}",
                        f"load it with {saved_as[0]}, unless its head fits both tasks")
     pair.note("class", f"{name}, saved by {', '.join(saved_as)}" if saved_as else f"{name}; the config names no class")
+
+
+def _family_of(saved_as: Sequence[str]) -> str | None:
+    """Return the model_type to which the class that a config names belongs, or None where the library has no such class."""
+    import transformers
+
+    saved_class = getattr(transformers, saved_as[0], None) if saved_as else None
+    return getattr(getattr(saved_class, "config_class", None), "model_type", None)
 
 
 # --- tokenizer ------------------------------------------------------------------------------------------------------

@@ -63,7 +63,19 @@ def move_attention(panel):
     return before, after, box
 
 
-WIDGETS = {"00": move_next_token, "01": move_stages, "05": move_attention}
+def move_parameter_map(panel):
+    screen = panel.locator(".widget-html-content table").first
+    before = screen.inner_text()
+    assert before.startswith("134,515,008 parameters") and "lm_head" not in before
+    box = panel.locator(".widget-checkbox input").first
+    box.uncheck()       # the head is no longer tied to the embedding
+    panel.locator(".widget-html-content table", has_text="lm_head.weight").wait_for(timeout=30_000)
+    after = panel.locator(".widget-html-content table").first.inner_text()
+    assert after.startswith("162,826,560 parameters")
+    return before, after, box
+
+
+WIDGETS = {"00": move_next_token, "01": move_stages, "02": move_parameter_map, "05": move_attention}
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=[lesson.number for lesson in LESSONS])

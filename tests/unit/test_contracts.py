@@ -431,6 +431,18 @@ def test_body_without_its_head(chat_tokenizer):
     assert "LlamaForCausalLM" in fault(match(chat_tokenizer, model), "head left out", "warning").evidence
 
 
+def test_a_class_of_another_family(tmp_path, encoder_tokenizer):
+    """The names and shapes of BERT and RoBERTa are the same; only the config contradicts itself."""
+    folder = tmp_path / "copy"
+    shutil.copytree(checkpoint("encoder"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "roberta"}))
+    model, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert type(model).__name__ == "RobertaModel" and not any(info.values())
+    found = match(encoder_tokenizer, model, loading_info=info)
+    assert "'bert'" in fault(found, "class of another family", "error").cure and not found
+
+
 def test_other_class_with_fitting_shapes(classifier_folder):
     """classifier.weight is [labels, hidden] for whole texts and for tokens: no key is missing."""
     model, info = transformers.BertForTokenClassification.from_pretrained(classifier_folder, output_loading_info=True)

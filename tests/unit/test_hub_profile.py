@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.hub_standin import HubStandin
+from labutils.hub_standin import HubStandin
 
 pytest.importorskip("huggingface_hub")
 safetensors = pytest.importorskip("safetensors.numpy")

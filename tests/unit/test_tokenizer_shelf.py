@@ -20,7 +20,7 @@ import pytest
 from labutils import checkpoints, data
 from labutils.checkpoints import tokenizer_sources, wheels
 from labutils.errors import CheckpointError
-from tests.hub_standin import HubStandin
+from labutils.hub_standin import HubStandin
 
 transformers = pytest.importorskip("transformers")
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,7 +3,9 @@
     with HubStandin({"org/name": folder}) as hub:      # every file of the folder is a file of the repository
         ...                                            # a process started with HF_ENDPOINT=hub.url talks to it
 
-or `python hub_standin.py org/name=FOLDER [--port 8765]` in a terminal. What the client asks for:
+    commit, asked = serve_and_download(folder, "main", cache)   # once, with the real client
+
+or `python -m labutils.hub_standin org/name=FOLDER [--port 8765]` in a terminal. What the client asks for:
 
     GET  /api/models/<repo>/revision/<revision>     which commit is that, and which files does it have
     GET  /api/models/<repo>/tree/<commit>           size, git hash and, for large files, sha256 of each
@@ -15,7 +17,10 @@ import argparse
 import contextlib
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -89,6 +94,34 @@ class HubStandin:
     def __exit__(self, *error) -> None:
         self.server.shutdown()
         self.server.server_close()
+
+
+DOWNLOAD = """
+import sys
+from huggingface_hub import snapshot_download
+print(snapshot_download(sys.argv[1], revision=sys.argv[2], cache_dir=sys.argv[3]))
+"""
+
+
+def download(hub: HubStandin, repo: str, revision: str, cache: Path) -> str:
+    """Download a revision of a repository from the stand-in into a Hub cache, with the real client. Return its commit.
+
+    The client reads its settings once, when it is imported: hence a process of its own. Raises
+    subprocess.CalledProcessError, with what the client said as `stderr`, where there is no such revision.
+    """
+    settings = os.environ | {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1,localhost",
+                             "no_proxy": "127.0.0.1,localhost"}
+    done = subprocess.run([sys.executable, "-c", DOWNLOAD, repo, revision, str(cache)], env=settings, check=True,
+                          capture_output=True, text=True)
+    return Path(done.stdout.strip()).name
+
+
+def serve_and_download(folder: Path, revision: str, cache: Path, repo: str = "org/tiny") -> tuple[str, bool]:
+    """Serve a folder as a repository for the time of one download. Return the commit that came, and whether the server
+    was asked at all: what the cache has under its commit needs no server.
+    """
+    with HubStandin({repo: folder}) as hub:
+        return download(hub, repo, revision, cache), bool(hub.requests)
 
 
 class _Handler(BaseHTTPRequestHandler):
