@@ -2,5 +2,6 @@
 
 from labutils.widgets.explorer import Explorer
 from labutils.widgets.models import attention, next_token, stages
+from labutils.widgets.templates import chat_template
 
-__all__ = ["Explorer", "attention", "next_token", "stages"]
+__all__ = ["Explorer", "attention", "chat_template", "next_token", "stages"]
