@@ -100,11 +100,13 @@ def extra_bos(function: Callable) -> str:
             raise Wrong("Token 1 opens every turn here, so counting it proves nothing. A double BOS stands at the very start, "
                         "twice in a row.")
         if wanted == -1 and shown.startswith("a row"):
-            raise Wrong(f"{ids} with mask {mask} holds one real BOS. The two before it are padding: follow the mask, not the ids.")
+            raise Wrong(f"{ids} with mask {mask} holds one real BOS. The two before it are padding: follow the mask, not "
+                        "the ids.")
         if wanted == -1:
             raise Wrong(f"{ids} has {shown}; nothing stands twice at the start: -1, not {got}.")
         if got == -1:
-            raise Wrong(f"You found nothing in {ids} with mask {mask}: {shown}. The first real token is where the mask turns 1.")
+            raise Wrong(f"You found nothing in {ids} with mask {mask}: {shown}. The first real token is where the mask "
+                        "turns 1.")
         if got == wanted - 1:
             raise Wrong(f"Position {got} holds the BOS that belongs there. The extra one is the second: {wanted}.")
         if got == wanted - mask.index(1):
@@ -126,6 +128,15 @@ def tool_tokens(guess: int, without: Sequence[int], with_tools: Sequence[int]) -
     raise Wrong(f"You said {guess:g}, measured {measured}. {reason}")
 
 
+def _client(ids: list[int], heard: list) -> Callable:
+    """Return a client that answers with `ids` and notes in `heard` what it was asked."""
+    def client(asked):
+        heard.append(asked)
+        return list(ids)
+
+    return client
+
+
 @exercise("4.3")
 def first_difference(function: Callable) -> str:
     """Check a function (client_a, client_b, messages) -> first position at which the clients' ids differ, or -1."""
@@ -139,15 +150,12 @@ def first_difference(function: Callable) -> str:
         ([5, 6], [7, 6], 0, "differ at once"),
     )
     for ours, theirs, wanted, shown in cases:
-        heard = []
-
-        def client(ids, heard=heard):
-            return lambda asked: heard.append(asked) or list(ids)
-
-        got = call(function, client(ours), client(theirs), messages, shown=f"clients whose ids are {ours} and {theirs}")
+        heard: list = []
+        got = call(function, _client(ours, heard), _client(theirs, heard), messages,
+                   shown=f"clients whose ids are {ours} and {theirs}")
         if isinstance(got, bool) or not isinstance(got, int):
             raise Wrong(f"A position was asked for, a whole number; this is {got!r}.")
-        if any(asked is not messages and asked != messages for asked in heard):
+        if any(asked != messages for asked in heard):
             raise Wrong(f"Give both clients the messages as they are; one was asked {heard[0]!r}.")
         if got == wanted:
             continue

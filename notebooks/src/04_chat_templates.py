@@ -1,8 +1,8 @@
 # %% [markdown]
-# A language model continues a text; that is all it does. A chat model has read a great many texts of one particular form: turns,
-# each with its speaker, between marks that occur nowhere else. The *chat template* brings your messages into that form. Leave it
-# out and the model still runs, without a word of complaint. In this lesson you see what it does then, and learn to check what it
-# was really given.
+# A language model continues a text; that is all it does. A chat model has read a great many texts of one particular form:
+# turns, each with its speaker, between marks that occur nowhere else. The *chat template* brings your messages into that
+# form. Leave it out and the model still runs, without a word of complaint. In this lesson you see what it does then, and
+# learn to check what it was really given.
 #
 # ## 1 · From messages to text
 
@@ -27,8 +27,8 @@ print(tokenizer.chat_template)
 # checkpoint, the last is an invitation. `<|im_start|>` and `<|im_end|>` are *control tokens*, single ids, however long they
 # look. This layout is called ChatML. Other models use other marks, so nobody should type them from memory.
 #
-# Below the text stands the program that wrote it, in the template language Jinja. It travels with the tokenizer.
-# A loop, a condition, some strings. To be sure of what it does, write it again.
+# Below the text stands the program that wrote it, in the template language Jinja. It travels with the tokenizer: a loop, a
+# condition, some strings. To be sure of what it does, write it once yourself.
 #
 # ### Exercise 4.1 · ChatML by hand &nbsp; ⏱ 8 min · ●●○
 #
@@ -102,8 +102,8 @@ views.side_by_side(questions, template=templated, bare_text=bare)
 check.spoken(with_words, bare)
 
 # %% [markdown]
-# With the template it answers, not always well. Without it, silence, and no error anywhere. Ask the model what it expects after a
-# bare question:
+# With the template it answers, not always well. Without it, silence, and no error anywhere. Ask the model what it expects
+# after a bare question:
 
 # %%
 with torch.inference_mode():
@@ -124,12 +124,12 @@ print(replies(ended[:1], skip_special_tokens=False))
 print(replies(ended[1:], skip_special_tokens=True))
 
 # %% [markdown]
-# It opens the assistant's turn by itself, then answers: nothing was wrong with the model. The *generation prompt* saves it that
-# step. The second line was decoded with `skip_special_tokens`: the mark is gone, the role has stayed. If your answers begin with
-# "assistant", you know why.
+# It opens the assistant's turn by itself, then answers: nothing was wrong with the model. The *generation prompt* saves it
+# that step. The second line was decoded with `skip_special_tokens`: the mark is gone, the role has stayed. If your answers
+# begin with "assistant", you know why.
 #
-# Bare text that does not look finished is continued in the plain sense. Two requests, each followed by a pasted text: the entries
-# of a ship's log, and a French letter.
+# Bare text that does not look finished is continued in the plain sense. Two requests, each followed by a pasted text: the
+# entries of a ship's log, and a French letter.
 
 # %%
 prompts = {row["id"]: row["prompt"] for row in map(
@@ -146,12 +146,12 @@ views.table(("what was asked", "how the prompt ends", "bare text, continued"), [
 #
 # ## 3 · Measured on all of them
 #
-# The course has 60 questions of fact and 80 requests of eight kinds. All of them, three ways, take some minutes, so we measured
-# once and kept the result. This cell shows the **recording**:
+# The course has 60 questions of fact and 80 requests of eight kinds. All of them, three ways, take some minutes, so we
+# measured once and kept the result. This cell shows the **recording**:
 
 # %% [markdown] instructor minutes=5
-# Before the table: ask which of the two symptoms the room expects to be commoner. Afterwards: why does the column of ends leave
-# out the silent replies? (Silence ends, too, and would look best.) Have them say what they would count instead.
+# Before the table: ask which of the two symptoms the room expects to be commoner. Afterwards: why does the column of ends
+# leave out the silent replies? (Silence ends, too, and would look best.) Have them say what they would count instead.
 
 # %%
 recorded = json.loads(data.path("traces/template_rates.json").read_text("utf-8"))
@@ -166,14 +166,14 @@ views.table(("set", "asked as", *columns, "of"), [
 ])
 
 # %% [markdown]
-# *Right answer*: the reply holds an accepted one, as whole words. *In circles*: some six tokens in a row occur three times. Replies
-# were cut at the limit, so a long good one has no end either.
+# *Right answer*: the reply holds an accepted one, as whole words. *In circles*: some six tokens in a row occur three times.
+# Replies were cut at the limit, so a long good one has no end either.
 #
-# On the facts the template makes the difference between 1 right answer and 41. One article we read names two symptoms when it is
-# missing: the model continues your prompt, and it rambles past the end. Look at the requests. Where the bare text got words at all,
-# 5 replies came to an end and 14 ran in circles: both symptoms are real. But the common one is silence, an "empty turn", as another
-# article has it. Which one you meet depends on the checkpoint and on how your prompt ends. Leaving out only the generation prompt
-# cost no right answer here; it put a header in front of nearly all of them.
+# On the facts the template makes the difference between 1 right answer and 41. One article we read names two symptoms when
+# it is missing: the model continues your prompt, and it rambles past the end. Look at the requests. Where the bare text got
+# words at all, 5 replies came to an end and 14 ran in circles: both symptoms are real. But the common one is silence, an
+# "empty turn", as another article has it. Which one you meet depends on the checkpoint and on how your prompt ends. Leaving
+# out only the generation prompt cost no right answer here; it put a header in front of nearly all of them.
 #
 # ## 4 · Words in its mouth
 #
@@ -192,8 +192,8 @@ views.table(("asked", "the answer begins", "the model goes on"), [
 ])
 
 # %% [markdown]
-# The knowledge was there; the path to it was not. Now a common slip: the same messages with `add_generation_prompt`. Your beginning
-# becomes a finished turn, and a second answer is asked for. Both switches together are refused.
+# The knowledge was there; the path to it was not. Now a common slip: the same messages with `add_generation_prompt`. Your
+# beginning becomes a finished turn, and a second answer is asked for. Both switches together are refused.
 
 # %% tags=["raises-exception", "nbval-check-output"]
 print(render(begun[0], add_generation_prompt=True)[-78:])
@@ -202,9 +202,9 @@ render(begun[0], add_generation_prompt=True, continue_final_message=True)
 # %% [markdown]
 # ## 5 · One token too many
 #
-# Many tokenizers put a token in front of every text, *beginning of sequence* or BOS: those of Llama, Gemma and Mistral do. Their
-# templates write it, too. Render to text, tokenize the text, and there are two. The tokenizer of our checkpoint adds nothing, so
-# for once the fault has to be staged: the same tokenizer with that habit, everything else untouched.
+# Many tokenizers put a token in front of every text, *beginning of sequence* or BOS: those of Llama, Gemma and Mistral do.
+# Their templates write it, too. Render to text, tokenize the text, and there are two. The tokenizer of our checkpoint adds
+# nothing, so for once the fault has to be staged: the same tokenizer with that habit, everything else untouched.
 
 # %%
 from tokenizers.processors import TemplateProcessing
@@ -291,8 +291,8 @@ without, with_tools = prompt_ids(), prompt_ids(tools=[weather])
 check.tool_tokens(growth, without, with_tools)
 
 # %% [markdown]
-# A template reads the variables it knows; Jinja drops the rest. The last number is the same trap, a misspelt `tools`: one more variable
-# that nobody reads. Render with and without, compare, and you will notice.
+# A template reads the variables it knows; Jinja drops the rest. The last number is the same trap, a misspelt `tools`: one
+# more variable that nobody reads. Render with and without, compare, and you will notice.
 #
 # What goes *in* is not questioned either. Text that looks like a control token becomes one, whoever wrote it:
 
@@ -309,9 +309,9 @@ for clean in (False, True):
     print(f"sanitized: {clean}, {len(ids)} tokens, {ids.count(bos[1])} turns")
 
 # %% [markdown]
-# The user has written a turn for the assistant, and the model cannot tell. With `sanitize_control_tokens` the forged marks are spelt
-# out in ordinary tokens: a longer prompt, one turn less. That works on ids only; in a text, forged and genuine look alike. Try it in
-# the explorer above.
+# The user has written a turn for the assistant, and the model cannot tell. With `sanitize_control_tokens` the forged marks
+# are spelt out in ordinary tokens: a longer prompt, one turn less. That works on ids only; in a text, forged and genuine
+# look alike. Try it in the explorer above.
 #
 # ## 7 · Two clients, one model
 #
@@ -343,9 +343,9 @@ views.table(("the other client", "differs first in"), [
 ])
 
 # %% [markdown]
-# The text typed from memory is right to the last mark, but lacks the system message that the checkpoint adds. The fourth client hands
-# out logits that a temperature has already divided. Each stage has its own repair, so the first difference tells you where to look;
-# those after it are only its consequences.
+# The text typed from memory is right to the last mark, but lacks the system message that the checkpoint adds. The fourth
+# client hands out logits that a temperature has already divided. Each stage has its own repair, so the first difference
+# tells you where to look; those after it are only its consequences.
 #
 # ### Exercise 4.3 · The first difference &nbsp; ⏱ 6 min · ●●○
 #
@@ -390,8 +390,9 @@ print(match(lost, model))
 lost.apply_chat_template(chat)
 
 # %% [markdown]
-# An error, for once. A *base* model, one that was never trained on chats, gives the same error, and rightly: it has no turns, it
-# continues any text as ours continued the log, and a template from elsewhere would not teach it to answer. So ask first which of the
-# two you have. `match` looked at the weights' side: generation stops at `<|im_end|>`, so these weights know turns. Fetch the file.
+# An error, for once. A *base* model, one that was never trained on chats, gives the same error, and rightly: it has no
+# turns, it continues any text as ours continued the log, and a template from elsewhere would not teach it to answer. So ask
+# first which of the two you have. `match` looked at the weights' side: generation stops at `<|im_end|>`, so these weights
+# know turns. Fetch the file.
 #
 # When a model disappoints you, print the text that it was given, control tokens and all, before you blame its training.
