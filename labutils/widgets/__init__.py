@@ -3,5 +3,13 @@
 from labutils.widgets.explorer import Explorer
 from labutils.widgets.models import attention, next_token, stages
 from labutils.widgets.parameters import parameter_map
+from labutils.widgets.templates import chat_template
 
-__all__ = ["Explorer", "attention", "next_token", "parameter_map", "stages"]
+__all__ = [
+    "Explorer",
+    "attention",
+    "chat_template",
+    "next_token",
+    "parameter_map",
+    "stages",
+]

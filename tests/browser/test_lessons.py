@@ -75,7 +75,27 @@ def move_parameter_map(panel):
     return before, after, box
 
 
-WIDGETS = {"00": move_next_token, "01": move_stages, "02": move_parameter_map, "05": move_attention}
+def move_chat_template(panel):
+    screen = panel.locator(".widget-html-content table").first
+    before = screen.inner_text()
+    assert "⟦<|im_start|>⟧" in before and "helpful AI assistant" in before
+    box = panel.locator(".widget-checkbox input").first     # send the system message
+    box.check()
+    panel.locator(".widget-html-content table", has_text="Answer in one word.").wait_for(timeout=30_000)
+    after = panel.locator(".widget-html-content table").first.inner_text()
+    assert "helpful AI assistant" not in after
+    panel.locator(".widget-checkbox input").nth(2).check()  # continue_final_message beside the generation prompt
+    panel.locator(".widget-html-content pre", has_text="not compatible").wait_for(timeout=30_000)
+    return before, after, box
+
+
+WIDGETS = {
+    "00": move_next_token,
+    "01": move_stages,
+    "02": move_parameter_map,
+    "04": move_chat_template,
+    "05": move_attention,
+}
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=[lesson.number for lesson in LESSONS])
