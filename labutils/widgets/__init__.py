@@ -2,5 +2,6 @@
 
 from labutils.widgets.explorer import Explorer
 from labutils.widgets.models import attention, next_token, stages
+from labutils.widgets.tokens import playground
 
-__all__ = ["Explorer", "attention", "next_token", "stages"]
+__all__ = ["Explorer", "attention", "next_token", "playground", "stages"]
