@@ -28,3 +28,13 @@ def path(name: str) -> Path:
         known = ", ".join(sorted(child.name for child in root().iterdir()))
         raise LabError(f"The course data has no entry named {name!r}. It has: {known}.")
     return entry
+
+
+def parallel() -> dict[str, list[str]]:
+    """Return data/parallel: the name of each language -> its 20 sentences; sentence n says the same in all of them."""
+    import tomllib
+
+    folder = path("parallel")
+    languages = tomllib.loads((folder / "languages.toml").read_text(encoding="utf-8"))["language"]
+    return {language["name"]: (folder / f"{language['code']}.txt").read_text(encoding="utf-8").splitlines()
+            for language in languages}

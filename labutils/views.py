@@ -255,3 +255,146 @@ def mask_grid(weights, names: Sequence[str], mask: Sequence[int], title: str) ->
     axes.set_title(f"{title}:\n{on_padding:.0%} falls on padding", fontsize=11, loc="left")
     return _picture(figure, f"{title}. {length} tokens, {sum(not real for real in mask)} of them padding; share of "
                             f"attention that falls on padding: {on_padding:.2f}")
+
+
+# --- text cut into tokens ---------------------------------------------------------------------------------------------
+
+
+TINTS = ("#d6e9f8", "#fdf0c4", "#d3efe4", "#fbe0ec")    # backgrounds in turn; the bars between tokens say the same
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token as it is shown: its text, its own bytes, its id, and the text that it has lost (an unknown token)."""
+
+    text: str
+    data: bytes
+    number: int
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class Strips:
+    """One text cut by several tokenizers: name -> pieces. `repr` sets bars between tokens, `_repr_html_` colours too."""
+
+    text: str
+    strips: Mapping[str, tuple[Piece, ...]]
+
+    def _counts(self, pieces: Sequence[Piece]) -> str:
+        size = len(self.text.encode())
+        lost = sum(len(piece.lost) for piece in pieces)
+        words = f"{len(pieces)} tokens for {len(self.text)} characters, {size} bytes"
+        return words + (f"; characters lost: {lost}" if lost else "")
+
+    def __repr__(self) -> str:
+        lines = []
+        for name, pieces in self.strips.items():
+            cut = "│".join(piece.text for piece in pieces)
+            # Bytes of what is not plain ASCII; the rest says its bytes itself.
+            hidden = [f"{piece.text} = {piece.data.hex(' ').upper()}" for piece in pieces if not piece.data.isascii()]
+            lines += [f"{name}: {self._counts(pieces)}", f"  │{cut}│", *([f"  bytes: {'; '.join(hidden)}"] if hidden else [])]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        def box(piece: Piece, tint: str) -> str:
+            small = "font-size:.7em;color:#444;font-family:monospace"
+            lost = f'<div style="{small}">lost: {html.escape(piece.lost)}</div>' if piece.lost else ""
+            edge = "border:2px dashed #b35900" if piece.lost else "border-right:2px solid #333"
+            return (
+                f'<div style="display:inline-block;vertical-align:top;background:{tint};color:#111;{edge};'
+                f'padding:.1em .35em;margin:0 0 .3em 0;text-align:center;line-height:1.3">'
+                f"<b>{html.escape(piece.text)}</b>"
+                f'<div style="{small}">{piece.data.hex(" ").upper()}</div><div style="{small}">{piece.number}</div>{lost}</div>'
+            )
+
+        columns = "".join(
+            f'<div style="flex:1 1 18em;min-width:14em;margin-right:1em"><div><b>{html.escape(name)}</b>: '
+            f"{html.escape(self._counts(pieces))}</div>"
+            + "".join(box(piece, TINTS[at % len(TINTS)]) for at, piece in enumerate(pieces)) + "</div>"
+            for name, pieces in self.strips.items()
+        )
+        legend = "Each box is a token: its text, its bytes, its id. · is a space; 1/3 is the first third of a character."
+        return f'<div style="display:flex;flex-wrap:wrap">{columns}</div><div style="color:#666">{legend}</div>'
+
+
+def strips(text: str, **tokenizers) -> Strips:
+    """Return `text` cut by each of the tokenizers, side by side, without special tokens added.
+
+    A character that is spread over several tokens is shown as "🌙 1/3", "🌙 2/3" and so on; bytes that are no character,
+    as ⟨F0 9F⟩. An unknown token is marked ✗ and keeps the text that it stands for.
+    """
+    return Strips(text, {name: tuple(pieces(tokenizer, text)) for name, tokenizer in tokenizers.items()})
+
+
+def pieces(tokenizer, text: str) -> list[Piece]:
+    """Return the tokens of `text`, as `strips` shows them."""
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    ids, spans = encoding["input_ids"], encoding["offset_mapping"]
+    names = tokenizer.convert_ids_to_tokens(ids)
+    unknown = [number == tokenizer.unk_token_id and name not in text for number, name in zip(ids, names, strict=True)]
+    raw = [b"" if none else token_bytes(tokenizer, name) for none, name in zip(unknown, names, strict=True)]
+    shown = [f"✗{name}" if none else "" for none, name in zip(unknown, names, strict=True)]
+    at = 0
+    while at < len(ids):
+        end = at + 1
+        whole = None if unknown[at] else _text(raw[at])
+        while whole is None and not unknown[at] and end < len(ids) and end - at < 8:   # 4 bytes at most, and a rest
+            end += 1
+            whole = _text(b"".join(raw[at:end]))
+        if whole is None:
+            end = at + 1
+            shown[at] = shown[at] or f"⟨{raw[at].hex(' ').upper()}⟩"
+        elif end == at + 1:
+            shown[at] = visible(names[at] if names[at].startswith("##") else whole)
+        else:
+            shown[at:end] = [f"{visible(whole)} {part}/{end - at}" for part in range(1, end - at + 1)]
+        at = end
+    return [Piece(name, data, number, text[slice(*span)] if none else "")
+            for name, data, number, span, none in zip(shown, raw, ids, spans, unknown, strict=True)]
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def token_bytes(tokenizer, token: str) -> bytes:
+    """Return the bytes that a token stands for: of a byte-level vocabulary, of SentencePiece (▁, <0xF0>), of WordPiece."""
+    from labutils.checkpoints.tokenizer_sources import byte_letters
+
+    decoder = str(tokenizer.backend_tokenizer.decoder)
+    if "ByteLevel" in decoder:
+        value = {letter: number for number, letter in enumerate(byte_letters())}
+        if all(letter in value for letter in token):
+            return bytes(value[letter] for letter in token)
+        return token.encode()       # a special token: plain text
+    if "ByteFallback" in decoder and (byte := re.fullmatch(r"<0x([0-9A-F]{2})>", token)):
+        return bytes([int(byte[1], 16)])
+    if "WordPiece" in decoder:
+        return token.removeprefix("##").encode()
+    return token.replace("▁", " ").encode()
+
+
+LOST = 0.02     # a share of lost characters above this is marked: a few unknown signs are not
+
+
+def token_costs(costs: Mapping[str, Mapping[str, tuple[int, float]]]) -> Table:
+    """Return a table of what one text costs: language -> tokenizer -> (tokens, share of characters lost).
+
+    The first language is the measure: a cell is shaded from twice its tokens on, darker from four times on. A cell whose
+    text is lost is grey and says how much: its count means nothing.
+    """
+    languages = list(costs)
+    base = costs[languages[0]]
+
+    def cell(name: str, tokens: int, lost: float) -> Cell:
+        if lost > LOST:
+            return Cell(f"{tokens:,}  ✗ {lost:.0%}", "#dddddd")
+        times = tokens / base[name][0]
+        return Cell(f"{tokens:,}", "#f7c59f" if times >= 4 else "#fdf0c4" if times >= 2 else "")
+
+    rows = tuple((Cell(language), *(cell(name, *each) for name, each in row.items())) for language, row in costs.items())
+    caption = f"Tokens. Shaded: from 2 times {languages[0]} on, darker from 4 times on. ✗: share of the characters lost"
+    return Table(("", *base), rows, caption, frozenset(range(1, len(base) + 1)))

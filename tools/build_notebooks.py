@@ -66,7 +66,6 @@ def solution_of(code: str) -> str:
 def card(whole: Course, lesson: Lesson) -> str:
     """Return the title card: place in the course, badges, facts, the chain and three promises."""
     lit = " → ".join(f"**{part}**" if part in lesson.chain else part for part in CHAIN)
-    needs = " + ".join(lesson.roles)
     repository = whole.repository
     badges = ""
     if repository.owner:
@@ -75,7 +74,7 @@ def card(whole: Course, lesson: Lesson) -> str:
     return (
         f"# {lesson.number} · {lesson.title}\n\n{navigation(whole, lesson)}\n\n{badges}"
         f"| ⏱ time | peak memory | checkpoints | downloaded once |\n|---|---|---|---|\n"
-        f"| {lesson.minutes} min | {lesson.peak_mb / 1000:.1f} GB | {needs} | {download_mb(lesson.roles)} MB |\n\n"
+        f"| {lesson.minutes} min | {lesson.peak_mb / 1000:.1f} GB | {lesson.needs} | {download_mb(lesson.roles)} MB |\n\n"
         f"{lit}\n\n**After this lesson you can**\n\n{promises}"
     )
 

@@ -78,7 +78,7 @@ def lesson_table(whole: Course) -> str:
     for lesson in whole.lessons:
         lines.append(
             f"| [{lesson.number} {lesson.title}](notebooks/{lesson.notebook.name}) | {lesson.minutes} | "
-            f"{lesson.peak_mb / 1000:.1f} GB | {' + '.join(lesson.roles)} | {download_mb(lesson.roles)} MB |")
+            f"{lesson.peak_mb / 1000:.1f} GB | {lesson.needs} | {download_mb(lesson.roles)} MB |")
     return "\n".join(lines)
 
 

