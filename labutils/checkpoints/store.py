@@ -82,13 +82,20 @@ def lock() -> Iterator[None]:
         say(f"Another process is preparing checkpoints in {cache}: waiting for it.")
         guard.acquire(poll_interval=0.1)
     try:
-        # Only the holder of the lock writes temporary folders, so what is left of them is from a killed run.
-        for parent in (checkpoints_dir(), downloads_dir()):
-            for stale in parent.glob(TEMPORARY + "*"):
-                remove(stale)
-        yield
+        _sweep()
+        try:
+            yield
+        finally:
+            _sweep()    # a signal may fall between the making of a folder and the `with` that would remove it
     finally:
         guard.release()
+
+
+def _sweep() -> None:
+    """Remove temporary folders. Only the holder of the lock writes any, so what it finds first is from a killed run."""
+    for parent in (checkpoints_dir(), downloads_dir()):
+        for stale in parent.glob(TEMPORARY + "*"):
+            remove(stale)
 
 
 def remove(path: Path) -> None:
