@@ -211,7 +211,7 @@ def _picture(figure, description: str) -> Picture:
 
 def bars(labels: Sequence[str], values: Sequence[float], title: str, unit: str, digits: int = 2) -> Picture:
     """Return horizontal bars, first label on top, each with its value (rounded to `digits`); `unit` names the axis."""
-    values = [float(value) for value in values]
+    values = [round(float(value), digits + 1) for value in values]  # the same picture where the last bits differ
     figure, axes = _figure(6.4, 0.7 + 0.36 * len(values))
     shown = [f"{value:.{digits}f}" for value in values]
     drawn = axes.barh(range(len(values)), values, color=[BLUE if value >= 0 else ORANGE for value in values])
@@ -235,7 +235,7 @@ def mask_grid(weights, names: Sequence[str], mask: Sequence[int], title: str) ->
     """
     import numpy
 
-    weights = numpy.asarray(weights, dtype=float)
+    weights = numpy.asarray(weights, dtype=float).round(3)  # the same picture where the last bits differ
     length = len(names)
     if weights.shape != (length, length):
         raise ValueError(f"Attention of {length} tokens is [{length}, {length}]; this is {list(weights.shape)}.")

@@ -54,6 +54,12 @@ def test_a_picture_says_in_words_what_it_shows():
     assert picture.png == views.bars(["Paris", "London $"], [0.75, -0.25], "What comes next?", "probability").png
 
 
+def test_a_picture_is_the_same_where_only_the_last_bits_differ():
+    assert views.bars(["a"], [0.1234567], "t", "u").png == views.bars(["a"], [0.1234568], "t", "u").png
+    weights = numpy.full((2, 2), 0.5)
+    assert views.mask_grid(weights, ["a", "b"], [1, 1], "t").png == views.mask_grid(weights + 1e-7, ["a", "b"], [1, 1], "t").png
+
+
 def test_an_attention_map_measures_what_falls_on_padding():
     weights = numpy.full((4, 4), 0.25)
     shown = repr(views.mask_grid(weights, list("abcd"), [1, 1, 1, 0], "Even"))
