@@ -1,6 +1,6 @@
 """Measure once how often classifiers are right at the probability that they state; lesson 06 shows the result.
 
-    python -m tools.measure_calibration            data/traces/calibration.json, about 10 minutes on one core
+    python -m tools.measure_calibration            data/traces/calibration.json, about 5 minutes on one core
     python -m tools.measure_calibration --summary  only print what is stored
 
 The first 600 of the sentences that tools/train_sentiment.py held out are classified in three ways: a yes/no question in the

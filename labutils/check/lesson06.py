@@ -129,7 +129,7 @@ def reliability_bins(function: Callable) -> str:
     if len(got) == 4 and sum(row[0] for row in got) == 7:
         raise Wrong("One sentence is missing: the probability 1.0 belongs to the last bin.")
     if len(got) == 5:
-        raise Wrong("Four bins were asked for and you return five: the probability 1.0 belongs to the last, not to one of its own.")
+        raise Wrong("Four bins were asked for and you return five: the probability 1.0 belongs to the last, none of its own.")
     if [row[0] for row in got] == [3, 0, 3, 2] or [row[0] for row in got] == [3, 3, 2]:
         raise Wrong("0.25 is the lower edge of the second bin and belongs to it: int(p * bins).")
     if [row[0] for row in got] != [2, 1, 3, 2]:
@@ -195,5 +195,6 @@ def word_cosines(function: Callable) -> str:
     if _close(got)(cosines(4, 1)):
         raise Wrong("The two positions are swapped.")
     if not _close(got)(cosines(1, 4)):
-        raise Wrong(f"The cosines should be {[round(each, 3) for each in cosines(1, 4)]}; yours are {[round(e, 3) for e in got]}.")
+        wanted = [round(each, 3) for each in cosines(1, 4)]
+        raise Wrong(f"The cosines should be {wanted}; yours are {[round(each, 3) for each in got]}.")
     return "Right: one cosine for each layer, embeddings included."

@@ -245,7 +245,7 @@ views.table(("", "question", "continuation", "sentiment"), [
 
 # %% [markdown]
 # Three sentences prove nothing. What follows is a **recording**: 600 real sentences with labels by human raters, none of them
-# used in training the sentiment checkpoint, measured once by `tools/measure_calibration.py` because it takes ten minutes.
+# used in training the sentiment checkpoint, measured once by `tools/measure_calibration.py` because it takes minutes.
 
 # %%
 labels = recording["label"]
@@ -417,20 +417,15 @@ closest = (pooled(encoder, speller, news) @ names.T).argmax(-1).tolist()
 # ## 9 · What a full row costs
 #
 # A vocabulary is wide, and `forward` fills a row of it for every position. One sequence of 4,096 tokens, a vocabulary of
-# 32,000, two bytes a number: how much?
-
-# %%
-f"{4096 * 32000 * 2:,} bytes"
-
-# %% [markdown]
-# For one sequence, before anything is computed with it. To write, you need one row only: the last. `logits_to_keep` says so.
-# Watch the head while `generate` works:
+# 32,000, two bytes a number: how much? And to write, you need one row only, the last: `logits_to_keep` says so. Compare, and
+# watch the head while `generate` works:
 
 # %% margin="only shapes and sizes are stored, not the text"
+print(f"4,096 tokens: {4096 * 32000 * 2:,} bytes")
 long = tokenizer(" count" * 128, return_tensors="pt").to(device)
 with torch.inference_mode():
     for options in ({}, {"logits_to_keep": 1}):
-        print(options, f"{model(**long, **options).logits.nbytes:,} bytes")
+        print(f"128 tokens, {options}: {model(**long, **options).logits.nbytes:,} bytes")
 
 shapes = []
 hook = model.get_output_embeddings().register_forward_hook(
@@ -440,5 +435,6 @@ hook.remove()
 shapes
 
 # %% [markdown]
-# `generate` never asked for more than one row, not even for the prompt. Your own `forward` does unless you tell it not to.
-# Scores for every token of a long text you take in pieces.
+# A quarter of a gigabyte for one sequence, before anything is computed with it. `generate` never asked for more than one row,
+# not even for the prompt. Your own `forward` does unless you tell it not to. Scores for every token of a long text you take
+# in pieces.

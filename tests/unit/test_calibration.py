@@ -25,7 +25,7 @@ def chat():
 def test_it_was_measured_on_the_sentences_that_were_held_out():
     report = json.loads((tool.ROOT / "data" / "sentiment" / "report.json").read_text(encoding="utf-8"))
     assert RECORDED["sentences_sha256"] == report["sentences"]["sha256"]
-    assert tool.SENTENCES <= report["settings"]["held_out"] and len(RECORDED["label"]) == tool.SENTENCES >= 500
+    assert len(RECORDED["label"]) == tool.SENTENCES and 500 <= tool.SENTENCES <= report["settings"]["held_out"]
     assert RECORDED["prompts"] == {"question": tool.QUESTION, "continuation": tool.CONTINUATION}
     assert {way: tuple(words) for way, words in RECORDED["words"].items()} == tool.WORDS
     assert all(len(scores) == tool.SENTENCES for scores in RECORDED["score"].values())
