@@ -398,3 +398,65 @@ def token_costs(costs: Mapping[str, Mapping[str, tuple[int, float]]]) -> Table:
     rows = tuple((Cell(language), *(cell(name, *each) for name, each in row.items())) for language, row in costs.items())
     caption = f"Tokens. Shaded: from 2 times {languages[0]} on, darker from 4 times on. ✗: share of the characters lost"
     return Table(("", *base), rows, caption, frozenset(range(1, len(base) + 1)))
+
+
+# --- probabilities -----------------------------------------------------------------------------------------------------
+
+
+def lens(words: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], caption: str) -> Table:
+    """Return a table of the most probable next tokens after each layer; row 0 is the embedding.
+
+    Where the first is the last layer's first, the row is shaded and marked "=". The share is that of the first.
+    """
+    final = words[-1][0]
+    rows = []
+    for layer, (names, row) in enumerate(zip(words, shares, strict=True)):
+        same = names[0] == final
+        shade = "#d3efe4" if same else ""
+        rows.append((Cell("embedding" if layer == 0 else f"layer {layer}", shade),
+                     Cell(("= " if same else "  ") + visible(names[0]), shade, bold=True), Cell(f"{row[0]:.1f}", shade),
+                     *(Cell(visible(name), shade) for name in names[1:])))
+    return table(("", "first", "share", *(["second", "third", "fourth", "fifth"][:len(words[0]) - 1])), rows, caption)
+
+
+def reliability(labels: Sequence[int], title: str, bins: int = 10, **stated: Sequence[float]) -> Picture:
+    """Return a reliability diagram: in each bin of stated probability of label 1, how many have it. One line for each way.
+
+    labels: 0 or 1. stated: way -> a probability for each label. The area of a marker grows with the bin's count.
+    """
+    figure, axes = _figure(6.0, 4.8)
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, label="stated = true")
+    words = []
+    for (way, values), colour, marker in zip(stated.items(), (BLUE, ORANGE, GREEN), "os^", strict=False):
+        filled: dict[int, list[tuple[float, int]]] = {}
+        for value, label in zip(values, labels, strict=True):
+            filled.setdefault(min(int(value * bins), bins - 1), []).append((value, label))
+        points = [(sum(value for value, _ in pairs) / len(pairs), sum(label for _, label in pairs) / len(pairs), len(pairs))
+                  for _, pairs in sorted(filled.items())]
+        across, up, counts = zip(*points, strict=True)
+        name = way.replace("_", " ")
+        axes.plot(across, up, color=colour, linewidth=1, marker=marker, markersize=4, label=name)
+        axes.scatter(across, up, s=[4 + count for count in counts], color=colour, marker=marker, alpha=0.35)
+        words.append(f"{name}: " + ", ".join(f"{a:.2f} → {b:.2f} ({count})" for a, b, count in points))
+    axes.set_xlabel("stated probability of “positive” (mean of the bin)")
+    axes.set_ylabel("share of the bin that is positive")
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.legend(frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    return _picture(figure, f"{title.rstrip('?.')}. Stated → true (count). " + "; ".join(words))
+
+
+def layer_lines(title: str, unit: str, **ways: Sequence[float]) -> Picture:
+    """Return one line for each way, a value for each layer; layer 0 is the embedding. `unit` names the upper axis."""
+    figure, axes = _figure(6.4, 3.6)
+    words = []
+    for (way, values), colour, marker in zip(ways.items(), (BLUE, ORANGE, GREEN, SKY), "os^D", strict=False):
+        name = way.replace("_", " ")
+        axes.plot(range(len(values)), values, color=colour, marker=marker, markersize=4, linewidth=1.2, label=name)
+        words.append(f"{name} {' '.join(f'{value:.2f}' for value in values)}")
+    axes.set_xlabel("layer (0: embedding)")
+    axes.set_ylabel(unit)
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.legend(frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    return _picture(figure, f"{title.rstrip('?.')} ({unit}, from the embedding up): " + "; ".join(words))

@@ -101,6 +101,16 @@ def move_chat_template(panel):
     return before, after, box
 
 
+def move_logit_lens(panel):
+    screen = panel.locator(".widget-html-content table").first
+    before = screen.inner_text()
+    assert "·Paris" in before
+    box = panel.locator(".widget-text input").first
+    box.fill("Twinkle, twinkle, little")
+    panel.locator(".widget-html-content table", has_text="·star").wait_for(timeout=30_000)
+    return before, panel.locator(".widget-html-content table").first.inner_text(), box
+
+
 WIDGETS = {
     "00": move_next_token,
     "01": move_stages,
@@ -108,6 +118,7 @@ WIDGETS = {
     "03": move_playground,
     "04": move_chat_template,
     "05": move_attention,
+    "06": move_logit_lens,
 }
 
 
