@@ -3,6 +3,7 @@
 from labutils.widgets.explorer import Explorer
 from labutils.widgets.models import attention, next_token, stages
 from labutils.widgets.parameters import parameter_map
+from labutils.widgets.sampling import sampling
 from labutils.widgets.templates import chat_template
 from labutils.widgets.tokens import playground
 
@@ -13,5 +14,6 @@ __all__ = [
     "next_token",
     "parameter_map",
     "playground",
+    "sampling",
     "stages",
 ]

@@ -101,6 +101,17 @@ def move_chat_template(panel):
     return before, after, box
 
 
+def move_sampling(panel):
+    before = alt(panel)
+    assert "of 49,152 tokens can be drawn" in before and "(cut)" in before
+    box = panel.locator(".widget-text input").first
+    box.fill("The capital of France is")
+    panel.locator(".widget-html-content img[alt*='·Paris 1.000']").wait_for(timeout=30_000)    # one token reaches top_p
+    after = alt(panel)
+    assert after.startswith("1 of 49,152 tokens can be drawn") and "(cut)" in after
+    return before, after, box
+
+
 WIDGETS = {
     "00": move_next_token,
     "01": move_stages,
@@ -108,6 +119,7 @@ WIDGETS = {
     "03": move_playground,
     "04": move_chat_template,
     "05": move_attention,
+    "07": move_sampling,
 }
 
 
