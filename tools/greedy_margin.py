@@ -9,6 +9,11 @@ import json
 from pathlib import Path
 
 
+# Modes that score guesses, rejected ones too, so that scores and written tokens do not pair. A lesson that uses them holds
+# their text against the greedy one, and that one is watched.
+GUESSING = {"prompt_lookup_num_tokens", "assistant_early_exit", "assistant_model"}
+
+
 def install(log: str) -> None:
     """Wrap `GenerationMixin.generate`: each greedy call appends its smallest margin, in logits, to the file `log`."""
     import torch
@@ -28,6 +33,8 @@ def install(log: str) -> None:
     def generate(self, *args, **kwargs):
         config = kwargs.get("generation_config") or self.generation_config
         if kwargs.get("do_sample", config.do_sample) or (kwargs.get("num_beams", config.num_beams) or 1) > 1:
+            return plain(self, *args, **kwargs)
+        if kwargs.keys() & GUESSING:
             return plain(self, *args, **kwargs)
         watch = Watch()
         others = list(kwargs.pop("logits_processor", None) or [])

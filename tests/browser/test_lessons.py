@@ -109,6 +109,15 @@ def move_logit_lens(panel):
     box.fill("Twinkle, twinkle, little")
     panel.locator(".widget-html-content table", has_text="·star").wait_for(timeout=30_000)
     return before, panel.locator(".widget-html-content table").first.inner_text(), box
+def move_sampling(panel):
+    before = alt(panel)
+    assert "of 49,152 tokens can be drawn" in before and "(cut)" in before
+    box = panel.locator(".widget-text input").first
+    box.fill("The capital of France is")
+    panel.locator(".widget-html-content img[alt*='·Paris 1.000']").wait_for(timeout=30_000)    # one token reaches top_p
+    after = alt(panel)
+    assert after.startswith("1 of 49,152 tokens can be drawn") and "(cut)" in after
+    return before, after, box
 
 
 WIDGETS = {
@@ -119,6 +128,7 @@ WIDGETS = {
     "04": move_chat_template,
     "05": move_attention,
     "06": move_logit_lens,
+    "07": move_sampling,
 }
 
 
