@@ -211,9 +211,9 @@ def _picture(figure, description: str) -> Picture:
 
 def bars(labels: Sequence[str], values: Sequence[float], title: str, unit: str, digits: int = 2) -> Picture:
     """Return horizontal bars, first label on top, each with its value (rounded to `digits`); `unit` names the axis."""
+    shown = [f"{float(value):.{digits}f}" for value in values]
     values = [round(float(value), digits + 1) for value in values]  # the same picture where the last bits differ
     figure, axes = _figure(6.4, 0.7 + 0.36 * len(values))
-    shown = [f"{value:.{digits}f}" for value in values]
     drawn = axes.barh(range(len(values)), values, color=[BLUE if value >= 0 else ORANGE for value in values])
     axes.bar_label(drawn, shown, padding=3, fontsize=9)
     axes.set_yticks(range(len(values)), [label.replace("$", r"\$") for label in labels])
