@@ -8,7 +8,6 @@ kernel during a build, never in a learner's.
 import json
 from pathlib import Path
 
-
 # Modes that score guesses, rejected ones too, so that scores and written tokens do not pair. A lesson that uses them holds
 # their text against the greedy one, and that one is watched.
 GUESSING = {"prompt_lookup_num_tokens", "assistant_early_exit", "assistant_model"}

@@ -81,7 +81,8 @@ def greedy(function: Callable) -> str:
         if len(got) > limit:
             raise Wrong(f"max_new_tokens was {limit}; you wrote {len(got)}.")
         if len(got) < len(wanted):
-            raise Wrong(f"With {shown} you stopped after {len(got)} of {len(wanted)} tokens. Only new tokens count against the limit.")
+            raise Wrong(f"With {shown} you stopped after {len(got)} of {len(wanted)} tokens. Only new tokens count against the "
+                        "limit.")
         raise Wrong(f"With {shown} the result should be {wanted}; yours is {got}.")
     nothing = call(function, _teacher([4], []), list(prompt), 0, [2], shown="a model, a prompt, max_new_tokens=0, [2]")
     if nothing != []:
@@ -113,7 +114,8 @@ def top_p(function: Callable) -> str:
     import torch
     from transformers import TopPLogitsWarper
 
-    shares = torch.tensor([[0.05, 0.35, 0.02, 0.15, 0.25, 0.10, 0.05, 0.03], [0.01, 0.01, 0.01, 0.93, 0.01, 0.01, 0.01, 0.01]])
+    shares = torch.tensor([[0.05, 0.35, 0.02, 0.15, 0.25, 0.10, 0.05, 0.03],
+                           [0.01, 0.01, 0.01, 0.93, 0.01, 0.01, 0.01, 0.01]])
     logits, before = shares.log() + 3, shares.log() + 3
     got = call(function, logits, 0.8, shown="logits of two rows, 0.8")
     if not torch.equal(logits, before):
@@ -133,11 +135,11 @@ def top_p(function: Callable) -> str:
         if not torch.allclose(got[should], wanted[should], atol=1e-5):
             raise Wrong("The right tokens are kept, but their logits have changed. Leave them as they are.")
     elif torch.equal(finite.sum(-1), should.sum(-1)):
-        raise Wrong(f"Row 0 keeps the right number of tokens but the wrong ones: {_kept(finite[0])} instead of {_kept(should[0])}. "
-                    "You decided in sorted order; go back to the order of the vocabulary.")
+        raise Wrong(f"Row 0 keeps the right number of tokens but the wrong ones: {_kept(finite[0])} instead "
+                    f"of {_kept(should[0])}. You decided in sorted order; go back to the order of the vocabulary.")
     elif int(finite[0].sum()) == 3:
-        raise Wrong("Row 0 (0.35, 0.25, 0.15, 0.10, ...) keeps 3 tokens, with 0.75 together: short of 0.8. The token that carries "
-                    "the sum over p belongs to the set.")
+        raise Wrong("Row 0 (0.35, 0.25, 0.15, 0.10, ...) keeps 3 tokens, with 0.75 together: short of 0.8. The token "
+                    "that carries the sum over p belongs to the set.")
     elif torch.equal(finite, shares >= 0.2) or torch.equal(finite, shares >= 0.8):
         raise Wrong("You compared single probabilities with p. Top-p adds them up, from the best one down.")
     else:
@@ -147,7 +149,8 @@ def top_p(function: Callable) -> str:
     for p in (0.1, 0.5, 0.95):
         ours, theirs = call(function, many, p, shown=f"4 rows of 500 logits, {p}"), TopPLogitsWarper(p)(None, many)
         if not torch.equal(ours.isfinite(), theirs.isfinite()):
-            raise Wrong(f"On 4 rows of 500 logits with p = {p} the library keeps {_count(theirs)} tokens, you keep {_count(ours)}.")
+            raise Wrong(f"On 4 rows of 500 logits with p = {p} the library keeps {_count(theirs)} tokens, you keep "
+                        f"{_count(ours)}.")
     if _count(call(function, logits, 1e-6, shown="logits, 0.000001")) < 2:
         raise Wrong("With p near 0 the best token of each row has to stay: something must be drawn.")
     return "Right: the same tokens as the library, on two easy rows and on 2,000 random logits at three values of p."
@@ -184,7 +187,8 @@ def room(function: Callable) -> str:
         except ValueError:
             continue
         except Exception as error:
-            raise Wrong(f"A prompt of {prompt} in a window of {window}: raise a ValueError, not {type(error).__name__}.") from error
-        raise Wrong(f"A prompt of {prompt} leaves no room in a window of {window}, yet yours returned {got!r}. Raise a ValueError, so "
-                    "that nobody generates past the window by accident.")
+            raise Wrong(f"A prompt of {prompt} in a window of {window}: raise a ValueError, not "
+                        f"{type(error).__name__}.") from error
+        raise Wrong(f"A prompt of {prompt} leaves no room in a window of {window}, yet yours returned {got!r}. Raise a "
+                    "ValueError, so that nobody generates past the window by accident.")
     return "Right: never more than wanted, never more than fits, and no room is an error."

@@ -300,7 +300,8 @@ def test_a_seed_covers_a_row_of_draws(tiny):
     ids = torch.arange(5)[None]
 
     def draw():
-        return tiny.generate(ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=3.0, max_new_tokens=12).tolist()
+        how = {"do_sample": True, "temperature": 3.0, "max_new_tokens": 12}
+        return tiny.generate(ids, attention_mask=torch.ones_like(ids), **how).tolist()
 
     torch.manual_seed(3)
     first, second = draw(), draw()

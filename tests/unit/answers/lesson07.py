@@ -16,8 +16,8 @@ CONTEXT = {
 def answers():
     import torch
 
-    yield "Prediction 7.1", 44, [(45, "never read"), (324, "the first loop"), (8, "number of passes"), (37, "is read once, too"),
-                                 (100, "Is the last token read"), ("many", "A number of positions")]
+    yield "Prediction 7.1", 44, [(45, "never read"), (324, "the first loop"), (8, "number of passes"),
+                                 (37, "is read once, too"), (100, "Is the last token read"), ("many", "A number of positions")]
 
     def loop(next_logits, ids, limit, ends, keep=True, extra=0, count=0):
         new = []
@@ -70,7 +70,8 @@ def answers():
         (lambda n, i, m, e: loop(lambda ids: n(torch.tensor(ids)), i, m, e), "takes a list"),
         (lambda n, i, m, e: loop(n, i[1:], m, e), "should be the prompt"),
     ]
-    yield "Prediction 7.2", 4, [(1, "Many small ones"), (50, "heavier than that"), (0, "1 or more"), ("all", "A number of tokens")]
+    yield "Prediction 7.2", 4, [(1, "Many small ones"), (50, "heavier than that"), (0, "1 or more"),
+                                ("all", "A number of tokens")]
 
     def nucleus(logits, p, late=False, sorted_order=False, fill=-torch.inf):
         shares, order = logits.softmax(-1).sort(descending=True)
