@@ -5,8 +5,8 @@
 The formulas are traced, not guessed: each model is built on the meta device from a config whose numbers carry their own
 names (`Traced`), so `nn.Linear(config.hidden_size, config.num_heads * config.head_dim)` yields its formula. Which
 parameters exist in which layer is found by building about thirty random variations and searching the shortest condition
-over config fields that holds in all of them (`Condition`). What is not explained stays out, and `parameters` refuses the
-type by name; `tools/verify_arithmetic.py` then checks the result on configs that this tool has not seen.
+over config fields that holds in all of them (`Condition`). What is not explained stays out, and `parameters` refuses
+the type by name; `tools/verify_arithmetic.py` then checks the result on configs that this tool has not seen.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import re
 import sys
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +39,7 @@ from labutils.arithmetic import config as configs  # noqa: E402
 from labutils.arithmetic.expressions import evaluate  # noqa: E402
 
 OUT = ROOT / "data" / "arithmetic" / "weights.jsonl"
-VARIATIONS = 32
+VARIATIONS = 44
 NUMBER = re.compile(r"(?:(?<=\.)|(?<=expert_))\d+(?=\.|$)")
 
 
@@ -191,7 +191,8 @@ def name_numbers(config, prefix: str = "") -> None:
         if isinstance(value, int) and not isinstance(value, bool):
             vars(config)[name] = Traced(value, prefix + name)
         elif isinstance(value, float) and any(
-                word in name for word in ("expand", "multiplier", "ratio", "proj_factor")):
+            word in name for word in ("expand", "multiplier", "ratio", "proj_factor")
+        ):
             vars(config)[name] = TracedFloat(value, prefix + name)
         elif isinstance(value, PreTrainedConfig):
             name_numbers(value, f"{prefix}{name}__")
@@ -218,6 +219,16 @@ class Example:
     tensors: list[Tensor]
 
 
+def half_precision(model_type: str, values: dict) -> set[str]:
+    """Return the tensors that stay in bfloat16 whatever the dtype of the model."""
+    model = real.build(model_type, real.prepare(model_type, values), "meta", torch.float32)
+    return {
+        counted(model, name)[0]
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        if tensor.dtype == torch.bfloat16
+    }
+
+
 def observe(model_type: str, values: dict) -> Example:
     """Build a model on the meta device with named numbers and list its parameters and buffers."""
     raw = json.loads(real.prepare(model_type, values).to_json_string(use_diff=False))
@@ -227,26 +238,68 @@ def observe(model_type: str, values: dict) -> Example:
     with torch.device("meta"), RememberShapes():
         model = real.make(model_type, config, torch.bfloat16)
     kept = get_keys_to_not_convert(model) + list(model._keep_in_fp32_modules or [])
-    linear = {f"{name}.weight": "linear" if type(module) is torch.nn.Linear else "conv1d"
-              for name, module in model.named_modules()
-              if (type(module) is torch.nn.Linear or type(module).__name__ == "Conv1D") and should_convert_module(name, kept)}
+    linear = {
+        f"{name}.weight": "linear" if type(module) is torch.nn.Linear else "conv1d"
+        for name, module in model.named_modules()
+        if (type(module) is torch.nn.Linear or type(module).__name__ == "Conv1D") and should_convert_module(name, kept)
+    }
     tensors = []
-    for name, tensor, buffer in itertools.chain(((n, p, False) for n, p in model.named_parameters()),
-                                                ((n, b, True) for n, b in model.named_buffers())):
-        numbers = tuple(int(n) for n in NUMBER.findall(name))
-        letters = iter("ijklm")
-        template = NUMBER.sub(lambda _, letters=letters: "{" + next(letters) + "}", name)
+    for name, tensor, buffer in itertools.chain(
+        ((n, p, False) for n, p in model.named_parameters()), ((n, b, True) for n, b in model.named_buffers())
+    ):
+        template, numbers = counted(model, name)
         dtype = "model" if tensor.dtype == torch.bfloat16 else str(tensor.dtype).removeprefix("torch.")
         formula = getattr(tensor, "_formula", None)
-        tensors.append(Tensor(template, numbers, tuple(tensor.shape), tuple(formula) if formula else None, dtype,
-                              linear.get(name, ""), buffer))
+        tensors.append(
+            Tensor(
+                template,
+                numbers,
+                tuple(tensor.shape),
+                tuple(formula) if formula else None,
+                dtype,
+                linear.get(name, ""),
+                buffer,
+            )
+        )
     return Example(resolved, tensors)
+
+
+def counted(model, name: str) -> tuple[str, tuple[int, ...]]:
+    """Return a tensor's name with {i}, {j} for its places in lists of modules, and these places.
+
+    A number inside `nn.Sequential` stays: its members are different things.
+    """
+    letters, places = iter("ijklm"), []
+
+    def letter(found: re.Match) -> str:
+        holder = name[: found.start()].rstrip(".")
+        if found.string[found.start() - 1] == "." and isinstance(model.get_submodule(holder), torch.nn.Sequential):
+            return found.group()
+        places.append(int(found.group()))
+        return "{" + next(letters) + "}"
+
+    return NUMBER.sub(letter, name), tuple(places)
+
+
+def missing_kinds(model_type: str):
+    """Return a key that puts configs first that have every layer kind of the default config."""
+
+    def kinds(values) -> set[str]:
+        found = set()
+        for part in real._parts(values):
+            for name, value in part.items():
+                if name.endswith(("layer_types", "block_type")) and isinstance(value, list):
+                    found |= {f"{name} {kind}" for kind in value if isinstance(kind, str)}
+        return found
+
+    whole = kinds(real.default_values(model_type))
+    return lambda values: len(whole - kinds(values))
 
 
 def examples(model_type: str, wanted: int = VARIATIONS, seconds: int = 60) -> list[Example]:
     """Return the base config and random variations that transformers can build."""
     values, found, seen = None, [], set()
-    for candidate in real.candidates(model_type):
+    for candidate in sorted(real.candidates(model_type)[:4], key=missing_kinds(model_type)):
         with contextlib.suppress(Exception):
             with real.limit(60):
                 real.build(model_type, real.prepare(model_type, candidate), "meta")  # loads its modules
@@ -256,26 +309,43 @@ def examples(model_type: str, wanted: int = VARIATIONS, seconds: int = 60) -> li
             break
     if values is None:
         raise RuntimeError("no config can be built")
+    fixed = half_precision(model_type, values)
     with contextlib.suppress(Exception), real.limit(60):
         found.append(observe(model_type, real.default_values(model_type)))
     rng, started, tries = random.Random(model_type), time.time(), 0
     parts = real._parts(values)
-    flags = [(number, name) for number, part in enumerate(parts) for name, value in part.items()
-             if isinstance(value, bool) and not any(word in name for word in real.NOT_VARIED)]
+    flags = [
+        (number, name)
+        for number, part in enumerate(parts)
+        for name, value in part.items()
+        if isinstance(value, bool) and not any(word in name for word in real.NOT_VARIED)
+    ]
     singles = []
     for number, name in flags:  # every switch alone
         one = copy.deepcopy(values)
         real._parts(one)[number][name] = not parts[number][name]
         singles.append(one)
+        part = real._parts(one)[number]
+        if "head_dim" not in part and "hidden_size" in part:  # with a head_dim that the class does not declare
+            singles.append(copy.deepcopy(one))
+            real._parts(singles[-1])[number]["head_dim"] = 48
     for number, part in enumerate(parts):  # every optional number alone
         for name, value in part.items():
             if (value is None and re.search(r"rank|_size$|_dim$|n_inner|^d_|heads$|shared", name)) or (
-                    isinstance(value, int) and not isinstance(value, bool) and "lora" in name):
+                isinstance(value, int) and not isinstance(value, bool) and "lora" in name
+            ):
                 one = copy.deepcopy(values)
                 real._parts(one)[number][name] = 48 if value is None else None
                 singles.append(one)
-    attempts = itertools.chain(singles, (real.vary(values, rng) if rng.random() < 0.8 else real.vary(
-        values, rng, rng.choice(("layers", "heads", "widths", "pattern", "switches"))) for _ in range(wanted * 4)))
+    attempts = itertools.chain(
+        singles,
+        (
+            real.vary(values, rng)
+            if rng.random() < 0.8
+            else real.vary(values, rng, rng.choice(("layers", "heads", "widths", "pattern", "switches")))
+            for _ in range(wanted * 4)
+        ),
+    )
     for changed in attempts:
         if len(found) >= wanted + len(singles) or time.time() - started > seconds:
             break
@@ -286,10 +356,15 @@ def examples(model_type: str, wanted: int = VARIATIONS, seconds: int = 60) -> li
         seen.add(key)
         with contextlib.suppress(Exception), real.limit(30):
             found.append(observe(model_type, changed))
+    for example in found:
+        for tensor in example.tensors:
+            if tensor.template in fixed:
+                tensor.dtype = "bfloat16"
     return found
 
 
-# --- from examples to formulas -----------------------------------------------------------------------------------------
+# --- from examples to formulas
+# -----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -317,9 +392,15 @@ class Rule:
 
 def whole_numbers(found: list[Example]) -> list[str]:
     names = set.intersection(*(set(example.fields.fields) for example in found))
-    return sorted(name for name in names if not name.startswith("_") and all(
-        isinstance(example.fields.fields[name], int) and not isinstance(example.fields.fields[name], bool)
-        for example in found))
+    return sorted(
+        name
+        for name in names
+        if not name.startswith("_")
+        and all(
+            isinstance(example.fields.fields[name], int) and not isinstance(example.fields.fields[name], bool)
+            for example in found
+        )
+    )
 
 
 class Fitter:
@@ -338,7 +419,7 @@ class Fitter:
             return None
 
     def fit(self, points: list[tuple[int, int]], tried: list[str], names: list[str] | None = None) -> str | None:
-        """Return an expression that equals the value at every (example, value) point; constants only as a last resort."""
+        """Return an expression that equals the value at every (example, value) point; a constant as the last resort."""
         values = {value for _, value in points}
         groups = [list(dict.fromkeys(tried))]
         if len(values) == 1:
@@ -360,14 +441,21 @@ class Fitter:
             for part in parts:
                 p = part.split("__")[0] + "__" if part.startswith(("text_config__", "decoder__", "encoder__")) else ""
                 for head in ("head_dim", f"hidden_size // {p}num_attention_heads"):
-                    self.pool.append(f"(int({p}{head} * {part}) + 1) // 2" if head == "head_dim" else
-                                     f"(int(({p}{head}) * {part}) + 1) // 2")
+                    self.pool.append(
+                        f"(int({p}{head} * {part}) + 1) // 2"
+                        if head == "head_dim"
+                        else f"(int(({p}{head}) * {part}) + 1) // 2"
+                    )
                 self.pool.append(f"(int(({p}head_dim or {p}hidden_size // {p}num_attention_heads) * {part}) + 1) // 2")
-            self.pool += ["vocab_size if share_encoder_decoder_embeddings else decoder_vocab_size",
-                          "int((hidden_size * ffn_proj_factor + ffn_round_up_to_multiple_of - 1) // "
-                          "ffn_round_up_to_multiple_of) * ffn_round_up_to_multiple_of"]
+            self.pool += [
+                "vocab_size if share_encoder_decoder_embeddings else decoder_vocab_size",
+                "int((hidden_size * ffn_proj_factor + ffn_round_up_to_multiple_of - 1) // "
+                "ffn_round_up_to_multiple_of) * ffn_round_up_to_multiple_of",
+            ]
             self.pool += [f"2 * isqrt({name})" for name in one] + [f"({name} + 1) // 2" for name in one]
-            self.pool += [f"{a} {op}" for a in one for op in ("// 2", "* 2", "* 3", "* 4", "+ 1", "+ 2", "- 1", "// 4", "- 2")]
+            self.pool += [
+                f"{a} {op}" for a in one for op in ("// 2", "* 2", "* 3", "* 4", "+ 1", "+ 2", "- 1", "// 4", "- 2")
+            ]
             self.pool += [f"{a} * {b}" for a, b in itertools.combinations_with_replacement(one, 2)]
             self.pool += [f"{a} {op} {b}" for a, b in itertools.permutations(one, 2) for op in ("//", "+", "-")]
             self.pool += [f"{a} // {b} // 2" for a, b in itertools.permutations(one, 2)]
@@ -376,6 +464,19 @@ class Fitter:
     def _lists(self) -> list[str]:
         names = set.intersection(*(set(fields) for fields in self.fields))
         return sorted(name for name in names if all(isinstance(fields[name], list) for fields in self.fields))
+
+
+def cost(text: str) -> float:
+    """Return how far-fetched a condition is: a switch is likelier to decide than a comparison of two sizes."""
+    if re.fullmatch(r"(not )?\w+", text):
+        return 1
+    if text.endswith(("is None", "is not None")):
+        return 1.5
+    if "[i]" in text or "[:i]" in text:
+        return 2
+    if text.startswith(("i ", "(i ")):
+        return 3
+    return 4 if re.fullmatch(r"\w+ (>|==|!=) ('.*'|\d+)", text) else 5
 
 
 class Conditions:
@@ -387,8 +488,8 @@ class Conditions:
         self.all = (1 << len(points)) - 1
         for text in self._texts(found, layers):
             mask = self._mask(text)
-            if mask is not None:
-                self.atoms.setdefault(mask, text)
+            if mask is not None and (mask not in self.atoms or cost(text) < cost(self.atoms[mask])):
+                self.atoms[mask] = text
 
     def _mask(self, text: str) -> int | None:
         mask = 0
@@ -418,11 +519,20 @@ class Conditions:
             if int in kinds and bool not in kinds and type(None) not in kinds:
                 plain += [f"{name} > 0", f"{name} == 0", f"{name} > 1"]
                 if layers is not None:
-                    per_layer += [f"i < {name}", f"i >= {name}", f"i % {name} == 0 if {name} else False",
-                                  f"(i + 1) % {name} == 0 if {name} else False", f"i % {name} != 0 if {name} else False",
-                                  f"(i + 1) % {name} != 0 if {name} else False", f"i == {name} - 1", f"i != {name} - 1",
-                                  f"(i - 1) % {name} == 0 if {name} else False", f"(i - 1) % {name} != 0 if {name} else False",
-                                  f"i % {name} == 1 if {name} else False", f"i % {name} != 1 if {name} else False"]
+                    per_layer += [
+                        f"i < {name}",
+                        f"i >= {name}",
+                        f"i % {name} == 0 if {name} else False",
+                        f"(i + 1) % {name} == 0 if {name} else False",
+                        f"i % {name} != 0 if {name} else False",
+                        f"(i + 1) % {name} != 0 if {name} else False",
+                        f"i == {name} - 1",
+                        f"i != {name} - 1",
+                        f"(i - 1) % {name} == 0 if {name} else False",
+                        f"(i - 1) % {name} != 0 if {name} else False",
+                        f"i % {name} == 1 if {name} else False",
+                        f"i % {name} != 1 if {name} else False",
+                    ]
                     per_layer += [f"i % {name} == {other}" for other in names if other.endswith("offset")]
                     per_layer += [f"i % {name} != {other}" for other in names if other.endswith("offset")]
                     if "shared" in name:
@@ -432,24 +542,46 @@ class Conditions:
                 for value in sorted({value for value in values if isinstance(value, str)})[:6]:
                     plain += [f"{name} == {value!r}", f"{name} != {value!r}"]
             if list in kinds and kinds <= {list, type(None)} and layers is not None:
-                flat = {item for value in values if value for item in value if isinstance(item, (str, int, bool, type(None)))}
-                aligned = all(value is None or len(value) >= layers[index] for index, value in enumerate(values)
-                              if index in layers)
+                flat = {
+                    item
+                    for value in values
+                    if value
+                    for item in value
+                    if isinstance(item, (str, int, bool, type(None)))
+                }
+                aligned = all(
+                    value is None or len(value) >= layers[index]
+                    for index, value in enumerate(values)
+                    if index in layers
+                )
                 if aligned and flat and all(isinstance(value, list) for value in values):
                     for item in sorted(flat, key=str)[:8]:
                         per_layer += [f"{name}[i] == {item!r}", f"{name}[i] != {item!r}"]
-                    per_layer += [f"{item!r} not in {name}[:i]" for item in sorted(flat, key=str)[:8] if isinstance(item, str)]
+                    per_layer += [
+                        f"{item!r} not in {name}[:i]" for item in sorted(flat, key=str)[:8] if isinstance(item, str)
+                    ]
                 if all(isinstance(value, list) for value in values):
                     per_layer += [f"i in {name}", f"i not in {name}"]
                     per_layer += [f"{name}[i] > 0", f"{name}[i]"] if aligned else []
             if all(isinstance(value, list) for value in values):
                 flat = {item for value in values for item in value if isinstance(item, (str, int))}
-                plain += [text for item in sorted(flat, key=str)[:6] for text in (f"{item!r} in {name}", f"{item!r} not in {name}")]
+                plain += [
+                    text
+                    for item in sorted(flat, key=str)[:6]
+                    for text in (f"{item!r} in {name}", f"{item!r} not in {name}")
+                ]
             if name == "layer_types" and layers is not None:
-                for group in (("full_attention", "sliding_attention"), ("full_attention", "sliding_attention", "hybrid")):
+                for group in (
+                    ("full_attention", "sliding_attention"),
+                    ("full_attention", "sliding_attention", "hybrid"),
+                ):
                     per_layer += [f"layer_types[i] in {list(group)!r}", f"layer_types[i] not in {list(group)!r}"]
-        sizes = [name for name in names if name.endswith(("_size", "_dim")) and all(
-            isinstance(example.fields.fields[name], int) for example in found)]
+        sizes = [
+            name
+            for name in names
+            if name.endswith(("_size", "_dim"))
+            and all(isinstance(example.fields.fields[name], int) for example in found)
+        ]
         plain += [f"{a} {op} {b}" for a, b in itertools.combinations(sizes[:24], 2) for op in ("==", "!=")]
         if layers is not None:
             per_layer += ["i == 0", "i > 0", "i % 2 == 0", "i % 2 == 1", "i == 1"]
@@ -461,18 +593,28 @@ class Conditions:
             return ""
         if wanted in self.atoms:
             return self.atoms[wanted]
-        tight = sorted(((mask, text) for mask, text in self.atoms.items() if mask & wanted == wanted and mask != self.all),
-                       key=lambda atom: atom[0].bit_count())
-        for (first, a), (second, b) in itertools.combinations(tight, 2):
-            if first & second == wanted:
-                return f"({a}) and ({b})"
+        tight = sorted(
+            ((mask, text) for mask, text in self.atoms.items() if mask & wanted == wanted and mask != self.all),
+            key=lambda atom: atom[0].bit_count(),
+        )
+        pairs = [
+            (a, b) for (first, a), (second, b) in itertools.combinations(tight, 2) if first & second == wanted
+        ]
+        if pairs:
+            return "({}) and ({})".format(*min(pairs, key=lambda pair: cost(pair[0]) + cost(pair[1])))
         below = [(mask, text) for mask, text in self.atoms.items() if mask & ~wanted == 0 and mask]
-        for (first, a), (second, b) in itertools.combinations(below, 2):
-            if first | second == wanted:
-                return f"({a}) or ({b})"
-        for (first, a), (second, b), (third, c) in itertools.combinations(tight[:120], 3):
-            if first & second & third == wanted:
-                return f"({a}) and ({b}) and ({c})"
+        pairs = [
+            (a, b) for (first, a), (second, b) in itertools.combinations(below, 2) if first | second == wanted
+        ]
+        if pairs:
+            return "({}) or ({})".format(*min(pairs, key=lambda pair: cost(pair[0]) + cost(pair[1])))
+        triples = [
+            (a, b, c)
+            for (first, a), (second, b), (third, c) in itertools.combinations(tight[:120], 3)
+            if first & second & third == wanted
+        ]
+        if triples:
+            return "({}) and ({}) and ({})".format(*min(triples, key=lambda parts: sum(map(cost, parts))))
         return self._with_alternatives(wanted, tight)
 
     def _with_alternatives(self, wanted: int, tight: list[tuple[int, str]]) -> str | None:
@@ -514,15 +656,43 @@ def infer(found: list[Example]) -> tuple[list[Rule], list[str]]:
     for index, example in enumerate(found):
         for tensor in example.tensors:
             groups[tensor.template].append((index, tensor))
+    groups = split_members(groups)
     stacks = stack_lengths(found)
-    cache: dict = {"formulas": list(dict.fromkeys(
-        part for example in found for tensor in example.tensors for part in tensor.formula or () if not part.isdecimal()))}
+    cache: dict = {
+        "formulas": list(
+            dict.fromkeys(
+                part
+                for example in found
+                for tensor in example.tensors
+                for part in tensor.formula or ()
+                if not part.isdecimal()
+            )
+        )
+    }
     for template, occurrences in groups.items():
         try:
             rules += rules_of(template, occurrences, found, fitter, stacks, cache)
         except LookupError as reason:
             failures.append(f"{template}: {reason}")
     return rules, failures
+
+
+def split_members(groups: dict) -> dict[str, list]:
+    """Keep an inner number where a list holds different things (t5: attention, cross attention, feed-forward)."""
+    result: dict[str, list] = defaultdict(list)
+    for template, occurrences in groups.items():
+        members: dict[tuple, set[int]] = defaultdict(set)
+        for index, tensor in occurrences:
+            if len(tensor.numbers) > 1:
+                members[index, tensor.numbers[0], *tensor.numbers[2:]].add(tensor.numbers[1])
+        if all(found == set(range(len(found))) for found in members.values()):
+            result[template] += occurrences
+            continue
+        for index, tensor in occurrences:
+            name = template.replace("{j}", str(tensor.numbers[1])).replace("{k}", "{j}")
+            numbers = (tensor.numbers[0], *tensor.numbers[2:])
+            result[name].append((index, replace(tensor, template=name, numbers=numbers)))
+    return result
 
 
 def stack_lengths(found: list[Example]) -> dict[str, dict[int, int]]:
@@ -544,8 +714,16 @@ def rules_of(template, occurrences, found, fitter, stacks, cache) -> list[Rule]:
         lengths = stacks[prefix]
         if ("loop", prefix) not in cache:
             names = [f"{part}__num_hidden_layers" for part in found[0].fields.parts]
-            names += ["num_hidden_layers", "decoder_layers", "encoder_layers", "num_layers", "n_layer", "n_layers",
-                     "num_decoder_layers", "num_encoder_layers"]
+            names += [
+                "num_hidden_layers",
+                "decoder_layers",
+                "encoder_layers",
+                "num_layers",
+                "n_layer",
+                "n_layers",
+                "num_decoder_layers",
+                "num_encoder_layers",
+            ]
             cache["loop", prefix] = fitter.fit(list(lengths.items()), names)
         if cache["loop", prefix] is None:
             raise LookupError(f"no field gives the number of {prefix}* ({sorted(set(lengths.values()))})")
@@ -583,8 +761,17 @@ def rules_of(template, occurrences, found, fitter, stacks, cache) -> list[Rule]:
         where = conditions.find(mask)
         if where is None:
             raise LookupError(f"no condition for the size {sizes} ({mask.bit_count()} of {len(points)} places)")
-        rules.append(Rule(template, [simplify(size) for size in sizes], loops + inner, where or None, first.dtype,
-                          first.linear, first.buffer))
+        rules.append(
+            Rule(
+                template,
+                [simplify(size) for size in sizes],
+                loops + inner,
+                where or None,
+                first.dtype,
+                first.linear,
+                first.buffer,
+            )
+        )
     return rules
 
 
@@ -595,7 +782,9 @@ def by_formula(occurrences, fitter) -> list[tuple[list[str], list]]:
     """
     groups: dict[tuple, list] = defaultdict(list)
     for index, tensor in occurrences:
-        groups[tensor.formula and tuple("#" if part.isdecimal() else part for part in tensor.formula)].append((index, tensor))
+        groups[tensor.formula and tuple("#" if part.isdecimal() else part for part in tensor.formula)].append(
+            (index, tensor)
+        )
     if None in groups or len(groups) == 1 or len(groups) > 4:
         return []
     for formula in groups:
@@ -611,9 +800,14 @@ def by_formula(occurrences, fitter) -> list[tuple[list[str], list]]:
 
 
 def explains(sizes, occurrences, fitter) -> bool:
-    return all(len(tensor.shape) == len(sizes) and all(
-        layer_value(fitter, part, index, tensor, "[" in part) == size for part, size in zip(sizes, tensor.shape, strict=True))
-        for index, tensor in occurrences)
+    return all(
+        len(tensor.shape) == len(sizes)
+        and all(
+            layer_value(fitter, part, index, tensor, "[" in part) == size
+            for part, size in zip(sizes, tensor.shape, strict=True)
+        )
+        for index, tensor in occurrences
+    )
 
 
 def fit_axis(group, axis: int, fitter: Fitter) -> str | None:
@@ -644,11 +838,20 @@ def best_sizes(remaining, fitter, everywhere) -> tuple[list[str] | None, list]:
     formulas = list(dict.fromkeys(tensor.formula for _, tensor in remaining if tensor.formula))
     best, explained = None, []
     for formula in formulas[:12]:
-        if any(part.isdecimal() and len({tensor.shape[axis] for _, tensor in remaining if len(tensor.shape) > axis}) > 1
-               for axis, part in enumerate(formula)):
+        if any(
+            part.isdecimal() and len({tensor.shape[axis] for _, tensor in remaining if len(tensor.shape) > axis}) > 1
+            for axis, part in enumerate(formula)
+        ):
             continue  # a number that should have been a formula
-        good = [(index, tensor) for index, tensor in remaining if len(tensor.shape) == len(formula) and all(
-            layer_value(fitter, part, index, tensor) == size for part, size in zip(formula, tensor.shape, strict=True))]
+        good = [
+            (index, tensor)
+            for index, tensor in remaining
+            if len(tensor.shape) == len(formula)
+            and all(
+                layer_value(fitter, part, index, tensor) == size
+                for part, size in zip(formula, tensor.shape, strict=True)
+            )
+        ]
         if len(good) > len(explained):
             best, explained = list(formula), good
     if best and len(explained) == len(remaining):
@@ -661,8 +864,11 @@ def best_sizes(remaining, fitter, everywhere) -> tuple[list[str] | None, list]:
     for axis in range(rank):
         same = [formula[axis] for formula in formulas if len(formula) == rank and not formula[axis].isdecimal()]
         points = list({(index, tensor.shape[axis]) for index, tensor in subset})
-        sizes.append(fitter.fit(points, same + tried) or by_layer(subset, axis, fitter) or fitter.fit(points, everywhere)
-                     if len({value for _, value in points}) > 1 else fitter.fit(points, same + tried + everywhere))
+        sizes.append(
+            fitter.fit(points, same + tried) or by_layer(subset, axis, fitter) or fitter.fit(points, everywhere)
+            if len({value for _, value in points}) > 1
+            else fitter.fit(points, same + tried + everywhere)
+        )
     if None not in sizes and len(subset) > len(explained):
         return sizes, subset
     return best, explained
@@ -671,13 +877,24 @@ def best_sizes(remaining, fitter, everywhere) -> tuple[list[str] | None, list]:
 def by_layer(occurrences, axis: int, fitter: Fitter) -> str | None:
     """Return a list or a table of the config that gives the size layer by layer."""
     names = set.intersection(*(set(fields) for fields in fitter.fields))
-    lists = [f"{name}[i]" for name in sorted(names) if all(isinstance(f[name], list) and f[name] and all(
-        isinstance(item, int) for item in f[name]) for f in fitter.fields)]
-    tables = [f"{name}[layer_types[i]]" for name in sorted(names) if all(
-        isinstance(f[name], dict) and f[name] for f in fitter.fields)]
+    lists = [
+        f"{name}[i]"
+        for name in sorted(names)
+        if all(
+            isinstance(f[name], list) and f[name] and all(isinstance(item, int) for item in f[name])
+            for f in fitter.fields
+        )
+    ]
+    tables = [
+        f"{name}[layer_types[i]]"
+        for name in sorted(names)
+        if all(isinstance(f[name], dict) and f[name] for f in fitter.fields)
+    ]
     for expression in lists + tables:
-        if all(tensor.numbers and layer_value(fitter, expression, index, tensor, True) == tensor.shape[axis]
-               for index, tensor in occurrences):
+        if all(
+            tensor.numbers and layer_value(fitter, expression, index, tensor, True) == tensor.shape[axis]
+            for index, tensor in occurrences
+        ):
             return expression
     return None
 
@@ -701,8 +918,11 @@ def check(rules: list[Rule], example: Example) -> list[str]:
     theirs = defaultdict(int)
     for tensor in example.tensors:
         theirs[tensor.template] += math.prod(tensor.shape)
-    return [f"{name}: {ours.get(name, 0):,} computed, {theirs.get(name, 0):,} real"
-            for name in {*ours, *theirs} if ours.get(name, 0) != theirs.get(name, 0)]
+    return [
+        f"{name}: {ours.get(name, 0):,} computed, {theirs.get(name, 0):,} real"
+        for name in {*ours, *theirs}
+        if ours.get(name, 0) != theirs.get(name, 0)
+    ]
 
 
 def source_of(model_type: str) -> str:
@@ -717,6 +937,7 @@ def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
     parser.add_argument("types", nargs="*")
+    parser.add_argument("--variations", type=int, default=VARIATIONS, help="random variations of each type")
     args = parser.parse_args()
     done = {}
     if OUT.exists():
@@ -727,7 +948,7 @@ def main() -> None:
     for model_type in args.types or real.TYPES:
         started = time.time()
         try:
-            found = examples(model_type)
+            found = examples(model_type, args.variations)
             rules, failures = infer(found)
         except Exception as error:
             print(f"{model_type}: {type(error).__name__}: {str(error)[:200]}", flush=True)
@@ -735,9 +956,12 @@ def main() -> None:
         row = {"source": source_of(model_type), "tensors": [rule.as_list() for rule in rules]}
         if failures:
             row["unexplained"] = failures
-        done[model_type] = row
-        print(f"{model_type}: {len(rules)} rules from {len(found)} models, {time.time() - started:.1f} s"
-              + (f"; UNEXPLAINED {failures[:4]}" if failures else ""), flush=True)
+        done[found[0].fields.model_type] = row  # musicgen: that of the decoder it is built from
+        print(
+            f"{model_type}: {len(rules)} rules from {len(found)} models, {time.time() - started:.1f} s"
+            + (f"; UNEXPLAINED {failures[:4]}" if failures else ""),
+            flush=True,
+        )
         write(done)
 
 
@@ -750,7 +974,11 @@ def write(done: dict[str, dict]) -> None:
     lines = []
     for types in sorted(families.values()):
         row = done[types[0]]
-        lines.append(json.dumps({"types": sorted(types), **{k: v for k, v in row.items() if k != "types"}}, separators=(", ", ": ")))
+        lines.append(
+            json.dumps(
+                {"types": sorted(types), **{k: v for k, v in row.items() if k != "types"}}, separators=(", ", ": ")
+            )
+        )
     OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

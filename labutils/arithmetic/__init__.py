@@ -1,4 +1,4 @@
-"""Exact bytes from a config alone: the parameters of a model, its cache layer by layer, its logits, and whether it fits.
+"""Exact bytes from a config alone: a model's parameters, its cache layer by layer, its logits, and whether it fits.
 
     from labutils import arithmetic
 
@@ -7,9 +7,10 @@
     arithmetic.plan("path/to/folder", memory="24GB", context=8192).fits
 
 Only the standard library is used; a `PreTrainedConfig` is welcome but not needed. The rules are data
-(data/arithmetic/): defaults of the config classes, one row per cache family, formulas of every tensor. They hold for the
-version of transformers in `RULES_FOR` and are verified against its real tensors by tools/verify_arithmetic.py. What has
-no rule is refused by name (`UnknownArchitecture`), what cannot be read is explained (`ConfigError`); nothing is guessed.
+(data/arithmetic/): defaults of the config classes, one row per cache family, formulas of every tensor. They hold for
+the version of transformers in `RULES_FOR` and are verified against its real tensors by tools/verify_arithmetic.py. What
+has no rule is refused by name (`UnknownArchitecture`), what cannot be read is explained (`ConfigError`); nothing is
+guessed.
 """
 
 from labutils.arithmetic.cache import (
@@ -27,11 +28,31 @@ from labutils.arithmetic.planning import Plan, memory_bytes, plan
 from labutils.arithmetic.quantized import WeightBytes, weight_bytes
 from labutils.arithmetic.weights import Parameters, Tensor, logits, parameters
 
-# transformers cached expanded keys and values for latent attention in older versions: the numbers belong to one version.
+# transformers cached expanded keys and values for latent attention in older versions: the numbers belong to one
+# version.
 RULES_FOR = "transformers 5.24"
 
 __all__ = [
-    "RULES_FOR", "Config", "ConfigError", "KVCache", "LayerCache", "Parameters", "Plan", "Tensor", "UnknownArchitecture",
-    "WeightBytes", "fp8_bytes", "kv_cache", "layer_kinds", "logits", "memory_bytes", "model_types", "naive_kv_bytes",
-    "parameters", "plan", "read", "static_capacity", "weight_bytes",
+    "RULES_FOR",
+    "Config",
+    "ConfigError",
+    "KVCache",
+    "LayerCache",
+    "Parameters",
+    "Plan",
+    "Tensor",
+    "UnknownArchitecture",
+    "WeightBytes",
+    "fp8_bytes",
+    "kv_cache",
+    "layer_kinds",
+    "logits",
+    "memory_bytes",
+    "model_types",
+    "naive_kv_bytes",
+    "parameters",
+    "plan",
+    "read",
+    "static_capacity",
+    "weight_bytes",
 ]

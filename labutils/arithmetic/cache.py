@@ -1,8 +1,8 @@
 """What a model keeps between two tokens: the bytes of every layer's cache, before and while it decodes.
 
-The rules stand in data/arithmetic/caches.toml, one row per family. Three amounts differ and are never mixed: the tensors
-(`bytes`), what their storages hold right after the prompt (`held_after_prefill`; a sliding layer still holds the whole
-prompt), and what they hold at the end of generation (`held`).
+The rules stand in data/arithmetic/caches.toml, one row per family. Three amounts differ and are never mixed: the
+tensors (`bytes`), what their storages hold right after the prompt (`held_after_prefill`; a sliding layer still holds
+the whole prompt), and what they hold at the end of generation (`held`).
 """
 
 import tomllib
@@ -17,7 +17,14 @@ from labutils.arithmetic.errors import ConfigError, UnknownArchitecture
 from labutils.arithmetic.expressions import evaluate, shown
 
 DTYPE_BYTES = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1,
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int8": 1,
+    "uint8": 1,
 }
 STATE_BYTES = {**DTYPE_BYTES, "int64": 8}
 SHORT_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "half": "float16"}
@@ -27,11 +34,20 @@ STATE_ONLY = ("linear_attention", "conv", "state space")
 NO_CACHE = ("moe", "mlp", "dummy")
 ATTENTION = ("full_attention", "hybrid", "indexed_attention", "minimax_m3_sparse", *SLIDING, CHUNKED)
 WORDS = {
-    "full_attention": "full", "sliding_attention": "sliding", "chunked_attention": "chunked", "conv": "convolution",
-    "linear_attention": "state space", "indexed_attention": "indexed",
-    "minimax_m3_sparse": "indexed", "hybrid": "full + state space",
-    "hybrid_sliding": "sliding + state space", "compressed_sparse_attention": "compressed",
-    "heavily_compressed_attention": "compressed", "dummy": "shared", "moe": "no attention", "mlp": "no attention",
+    "full_attention": "full",
+    "sliding_attention": "sliding",
+    "chunked_attention": "chunked",
+    "conv": "convolution",
+    "linear_attention": "state space",
+    "indexed_attention": "indexed",
+    "minimax_m3_sparse": "indexed",
+    "hybrid": "full + state space",
+    "hybrid_sliding": "sliding + state space",
+    "compressed_sparse_attention": "compressed",
+    "heavily_compressed_attention": "compressed",
+    "dummy": "shared",
+    "moe": "no attention",
+    "mlp": "no attention",
 }
 
 
@@ -56,8 +72,8 @@ class LayerCache:
 class KVCache:
     """The cache of a model, layer by layer; amounts in bytes for the whole batch.
 
-    `bytes` is the tensors after `tokens` tokens; `held_after_prefill` is what their storages hold right after the prompt
-    (the peak of a long prompt in a sliding model), `held` while the last token is decoded.
+    `bytes` is the tensors after `tokens` tokens; `held_after_prefill` is what their storages hold right after the
+    prompt (the peak of a long prompt in a sliding model), `held` while the last token is decoded.
     """
 
     layers: tuple[LayerCache, ...]
@@ -138,15 +154,19 @@ def family(config: Any) -> dict:
     if row is None:
         raise UnknownArchitecture(
             f"there is no cache rule for the model type {text.model_type!r}, so its cache is not computed. "
-            "labutils.trace can measure it with torch.")
+            "labutils.trace can measure it with torch."
+        )
     for name, reason in row.get("refuse", {}).items():
         if text.fields.get(name):
-            raise UnknownArchitecture(f"{text.model_type} with {name} = {shown(text.fields[name])} is refused: {reason}")
+            raise UnknownArchitecture(
+                f"{text.model_type} with {name} = {shown(text.fields[name])} is refused: {reason}"
+            )
     return row
 
 
-def kv_cache(config: Any, batch: int = 1, prompt: int = 1, new: int = 1, dtype: Any = None,
-             encoder: int | None = None) -> KVCache:
+def kv_cache(
+    config: Any, batch: int = 1, prompt: int = 1, new: int = 1, dtype: Any = None, encoder: int | None = None
+) -> KVCache:
     """Return the cache after `prompt` tokens were read and `new` tokens generated, layer by layer.
 
     The last generated token is never forwarded, so the cache holds prompt + new - 1 tokens (new=0: the prompt alone).
@@ -209,8 +229,9 @@ def fp8_bytes(config: Any, batch: int, tokens: int) -> int:
     for plan in rules.plans:
         if plan.kind != "full_attention" or plan.states:
             raise UnknownArchitecture(
-                f"layer {plan.index} of {rules.config.text.model_type} is of kind {plan.word}; a quantized cache takes full "
-                "attention only")
+                f"layer {plan.index} of {rules.config.text.model_type} is of kind {plan.word}; a quantized cache takes "
+                "full attention only"
+            )
         total += sum(count(batch, "batch") * count(tokens, "tokens") * numbers + 4 for numbers, _ in plan.per_token)
     return total
 
@@ -242,10 +263,14 @@ def _encoder_tokens(config: Config, row: dict, encoder: int | None) -> int | Non
     is_seq2seq = bool(config.fields.get("is_encoder_decoder")) and bool(row.get("cross", row.get("attention")))
     if not is_seq2seq:
         if encoder is not None:
-            raise ConfigError(f"encoder is {encoder}, but {config.model_type} has no encoder whose cache could be counted")
+            raise ConfigError(
+                f"encoder is {encoder}, but {config.model_type} has no encoder whose cache could be counted"
+            )
         return None
     if encoder is None:
-        raise ConfigError(f"{config.model_type} is an encoder-decoder: say how many input tokens it reads (encoder=...)")
+        raise ConfigError(
+            f"{config.model_type} is an encoder-decoder: say how many input tokens it reads (encoder=...)"
+        )
     return count(encoder, "encoder")
 
 
@@ -278,8 +303,10 @@ def _kinds(text: Config, row: dict) -> list[str]:
     if len(kinds) < layers:
         raise ConfigError(f"layer_types names {len(kinds)} layers, but {row['layers']} is {layers}; the two must agree")
     shared = text.fields.get("kv_sharing_modes") or []
-    return ["dummy" if mode == "reuse" else kind for kind, mode in
-            zip(kinds[:layers], (shared + [None] * layers)[:layers], strict=True)]
+    return [
+        "dummy" if mode == "reuse" else kind
+        for kind, mode in zip(kinds[:layers], (shared + [None] * layers)[:layers], strict=True)
+    ]
 
 
 def _kind_of(fields: dict[str, Any], row: dict) -> str:
@@ -297,23 +324,37 @@ def _plan(text: Config, row: dict, index: int, kind: str) -> _Plan:
     states = _states(row, "states", kind)
     if kind not in ATTENTION and not states or kind not in (*ATTENTION, *STATE_ONLY):
         raise UnknownArchitecture(
-            f"layer {index} of {text.model_type} is of kind {shown(kind)}, for which there is no cache rule; it is refused")
+            f"layer {index} of {text.model_type} is of kind {shown(kind)}, which has no cache rule; it is refused"
+        )
     per_token = []
     if kind in ATTENTION:
         if "attention" not in row:
-            raise UnknownArchitecture(f"layer {index} of {text.model_type} is of kind {kind}, but the family "
-                                      f"{row['name']!r} has no attention; it is refused")
+            raise UnknownArchitecture(
+                f"layer {index} of {text.model_type} is of kind {kind}, but the family "
+                f"{row['name']!r} has no attention; it is refused"
+            )
         for rule in row.get("kind", {}).get(kind, row["attention"]):
             per_token.append((_numbers(rule, fields), "model"))
         if kind in row.get("index", {}) and not _shares_index(fields, index):
             per_token += [(_numbers(rule, fields), dtype) for rule, dtype in row["index"][kind]]
         if ("hybrid" in kind or "compressed" in kind) and not states:
-            raise UnknownArchitecture(f"layer {index} of {text.model_type} is of kind {kind}, for which the family "
-                                      f"{row['name']!r} has no state rule; it is refused")
+            raise UnknownArchitecture(
+                f"layer {index} of {text.model_type} is of kind {kind}, for which the family "
+                f"{row['name']!r} has no state rule; it is refused"
+            )
     word = "latent" if row.get("latent") and kind == "full_attention" else WORDS.get(kind, kind)
     window = evaluate(row["window"], fields) if "window" in row else _window(fields, kind, index)
-    return _Plan(index, kind, window, tuple(per_token), states,
-                 _states(row, "after_prompt", kind) or states, _states(row, "while_decoding", kind) or states, fields, word)
+    return _Plan(
+        index,
+        kind,
+        window,
+        tuple(per_token),
+        states,
+        _states(row, "after_prompt", kind) or states,
+        _states(row, "while_decoding", kind) or states,
+        fields,
+        word,
+    )
 
 
 def _states(row: dict, moment: str, kind: str) -> tuple[tuple[str, str], ...]:
@@ -343,10 +384,15 @@ def _layer(plan: _Plan, batch: int, prompt: int, tokens: int, dtype: str, decode
     held = (min(tokens, window) if window else tokens) if decoded else prompt
     per_token = _per_token(plan, batch, dtype)
     return LayerCache(
-        plan.index, plan.word, per_token * kept + _state_bytes(plan.states, plan, batch, tokens, dtype),
+        plan.index,
+        plan.word,
+        per_token * kept + _state_bytes(plan.states, plan, batch, tokens, dtype),
         per_token * prompt + _state_bytes(plan.after_prompt, plan, batch, prompt, dtype),
-        per_token * held + _state_bytes(plan.while_decoding if decoded else plan.after_prompt, plan, batch, tokens, dtype),
-        per_token, window)
+        per_token * held
+        + _state_bytes(plan.while_decoding if decoded else plan.after_prompt, plan, batch, tokens, dtype),
+        per_token,
+        window,
+    )
 
 
 def _per_token(plan: _Plan, batch: int, dtype: str) -> int:
@@ -357,7 +403,9 @@ def _state_bytes(states: tuple[tuple[str, str], ...], plan: _Plan, batch: int, t
     if not states:
         return 0
     fields = {**plan.fields, "tokens": tokens}
-    return sum(_numbers(rule, fields) * _size(kind, dtype) * (1 if kind.endswith(" once") else batch) for rule, kind in states)
+    return sum(
+        _numbers(rule, fields) * _size(kind, dtype) * (1 if kind.endswith(" once") else batch) for rule, kind in states
+    )
 
 
 def _size(kind: str, dtype: str) -> int:

@@ -15,16 +15,20 @@ from labutils.arithmetic.quantized import SCHEMES
 def add(commands: argparse._SubParsersAction) -> None:
     """Add `plan` to the subcommands of `labutils`."""
     command = commands.add_parser(
-        "plan", help="what a model takes in memory, from its config alone",
-        description="Exact bytes of weights, cache and logits from a config.json; no torch, no weights. GB is 10**9 bytes, "
-                    "GiB is 2**30.")
+        "plan",
+        help="what a model takes in memory, from its config alone",
+        description="Exact bytes of weights, cache and logits from a config.json; no torch, no weights. GB is 10**9 "
+        "bytes, GiB is 2**30.",
+    )
     command.add_argument("config", help="a config.json, a folder that holds one, - for standard input, or a Hub id")
     command.add_argument("--context", type=int, default=4096, help="tokens of prompt and answer (default: 4096)")
     command.add_argument("--batch", type=int, default=1, help="sequences at once (default: 1)")
     command.add_argument("--dtype", help="float32, bfloat16, float16, ... (default: what the config says)")
     command.add_argument("--quantization", help=f"{', '.join(SCHEMES)} (default: what the config says)")
     command.add_argument("--memory", help="memory of the device, e.g. 24GB or 24GiB")
-    command.add_argument("--encoder", type=int, help="input tokens of an encoder-decoder (default: as many as --context)")
+    command.add_argument(
+        "--encoder", type=int, help="input tokens of an encoder-decoder (default: as many as --context)"
+    )
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run)
 
@@ -32,7 +36,9 @@ def add(commands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the plan; the exit code is 0 when it fits (or no memory was given), 1 when not, 2 after bad input."""
     try:
-        found = plan(_source(args.config), args.memory, args.dtype, args.quantization, args.batch, args.context, args.encoder)
+        found = plan(
+            _source(args.config), args.memory, args.dtype, args.quantization, args.batch, args.context, args.encoder
+        )
     except ConfigError as error:
         print(f"labutils: error: {error}", file=sys.stderr)
         return 2
@@ -41,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _source(text: str) -> object:
-    """Return what `plan` reads: the parsed config of standard input, a path, or the path of a Hub repository's config."""
+    """Return what `plan` reads: a parsed config from standard input, a path, or the path of a Hub config."""
     if text == "-":
         return parse(sys.stdin.read(), "standard input")
     path = Path(text)
@@ -56,22 +62,40 @@ def _source(text: str) -> object:
     try:
         return Path(hf_hub_download(text, "config.json"))
     except Exception as error:  # the client raises many types; each has its reason in the text
-        raise ConfigError(f"the config of {text!r} cannot be had from the Hub: {' '.join(str(error).split())[:200]}") from None
+        raise ConfigError(
+            f"the config of {text!r} cannot be had from the Hub: {' '.join(str(error).split())[:200]}"
+        ) from None
 
 
 def as_json(found: Plan) -> dict:
     """Return a plan as JSON holds it, all amounts in bytes."""
     layers = [asdict(layer) for layer in found.cache.layers]
     return {
-        "model_type": found.model_type, "family": found.family, "dtype": found.dtype, "quantization": found.scheme,
-        "batch": found.batch, "context": found.context, "parameters": found.parameters,
+        "model_type": found.model_type,
+        "family": found.family,
+        "dtype": found.dtype,
+        "quantization": found.scheme,
+        "batch": found.batch,
+        "context": found.context,
+        "parameters": found.parameters,
         "weights": {**asdict(found.weights), "total": found.weights.total},
-        "cache": {"kinds": found.cache.kinds(), "bytes": found.cache.bytes,
-                  "held_after_prefill": found.cache.held_after_prefill, "layers": layers},
-        "logits": found.logits, "total": found.total, "memory": found.memory, "fits": found.fits,
-        "largest_batch": found.largest_batch, "longest_context": found.longest_context,
-        "exact": ["weights", "cache", "logits"], "traced": [], "not_counted": list(found.not_counted),
-        "assumed": list(found.assumed), "positions": found.positions,
+        "cache": {
+            "kinds": found.cache.kinds(),
+            "bytes": found.cache.bytes,
+            "held_after_prefill": found.cache.held_after_prefill,
+            "layers": layers,
+        },
+        "logits": found.logits,
+        "total": found.total,
+        "memory": found.memory,
+        "fits": found.fits,
+        "largest_batch": found.largest_batch,
+        "longest_context": found.longest_context,
+        "exact": ["weights", "cache", "logits"],
+        "traced": [],
+        "not_counted": list(found.not_counted),
+        "assumed": list(found.assumed),
+        "positions": found.positions,
     }
 
 
@@ -81,19 +105,34 @@ def as_text(found: Plan) -> str:
     lines = [
         f"{found.model_type}: {found.parameters:,} parameters, {found.dtype}"
         + (f", quantized {found.scheme}" if found.scheme != "none" else ""),
-        f"batch {found.batch:,}, context {found.context:,} tokens, layers: {kinds}", "",
+        f"batch {found.batch:,}, context {found.context:,} tokens, layers: {kinds}",
+        "",
         f"{'part':<24}{'bytes':>22}{'GB':>10}{'GiB':>10}",
-        *(_line(name, amount) for name, amount in (
-            ("weights", found.weights.total), ("  quantized and scales", found.weights.quantized + found.weights.scales),
-            ("cache (peak)", found.cache.peak), ("  after generation", found.cache.held), ("logits of one step", found.logits),
-            ("total", found.total)) if amount or not name.startswith(" ")),
+        *(
+            _line(name, amount)
+            for name, amount in (
+                ("weights", found.weights.total),
+                ("  quantized and scales", found.weights.quantized + found.weights.scales),
+                ("cache (peak)", found.cache.peak),
+                ("  after generation", found.cache.held),
+                ("logits of one step", found.logits),
+                ("total", found.total),
+            )
+            if amount or not name.startswith(" ")
+        ),
     ]
     if found.memory is not None:
         lines += [_line("memory", found.memory), "", _verdict(found)]
     if found.assumed:
-        lines += ["", f"Not in the config, taken from the defaults of transformers: {', '.join(dict.fromkeys(found.assumed))}."]
+        lines += [
+            "",
+            f"Not in the config, taken from the defaults of transformers: {', '.join(dict.fromkeys(found.assumed))}.",
+        ]
     if found.positions and found.context > found.positions:
-        lines += ["", f"The model was made for {found.positions:,} positions; a context of {found.context:,} is beyond them."]
+        lines += [
+            "",
+            f"The model was made for {found.positions:,} positions; a context of {found.context:,} is beyond them.",
+        ]
     return "\n".join([*lines, "", "Exact: weights, cache, logits. Not counted: " + "; ".join(found.not_counted) + "."])
 
 
@@ -103,10 +142,14 @@ def _line(name: str, amount: int) -> str:
 
 def _verdict(found: Plan) -> str:
     if found.fits:
-        return (f"It fits. Largest batch at this context: {found.largest_batch:,}. "
-                f"Longest context at this batch: {found.longest_context:,} tokens.")
+        return (
+            f"It fits. Largest batch at this context: {found.largest_batch:,}. "
+            f"Longest context at this batch: {found.longest_context:,} tokens."
+        )
     short = f"It does not fit: {(found.total - found.memory) / 10**9:.3f} GB too much."
     if found.largest_batch or found.longest_context:
-        return (f"{short} Largest batch at this context: {found.largest_batch:,}. "
-                f"Longest context at this batch: {found.longest_context:,} tokens.")
+        return (
+            f"{short} Largest batch at this context: {found.largest_batch:,}. "
+            f"Longest context at this batch: {found.longest_context:,} tokens."
+        )
     return f"{short} Not even one token fits."

@@ -1,8 +1,8 @@
 """Reading a config: from a dict, a config.json, a folder or a `PreTrainedConfig`, with the defaults of transformers.
 
 A config.json leaves out what the config class of transformers computes (head_dim, layer_types, the text model's own
-fields). `read` fills these in from data/arithmetic/configs.jsonl, checks every field that the arithmetic uses, and keeps
-a list of the sizes that the config did not say (`Config.assumed`). It needs neither torch nor transformers.
+fields). `read` fills these in from data/arithmetic/configs.jsonl, checks every field that the arithmetic uses, and
+keeps a list of the sizes that the config did not say (`Config.assumed`). It needs neither torch nor transformers.
 """
 
 import json
@@ -22,16 +22,52 @@ MAX_CONFIG_BYTES = 20 * 2**20
 TEXT_KEYS = ("decoder", "generator", "text_config")
 FOREIGN_TEXT_KEYS = ("text_config", "thinker_config", "language_config", "llm_config")
 LEGACY_KINDS = {
-    "mamba": "linear_attention", "attention": "full_attention", "deepseek_sparse_attention": "indexed_attention",
+    "mamba": "linear_attention",
+    "attention": "full_attention",
+    "deepseek_sparse_attention": "indexed_attention",
     "qwen_sparse_attention": "indexed_attention",
 }
 # Values that no model leaves out: transformers would put the size of another model in their place.
 ESSENTIAL = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 # Integers that may be zero or negative in a working config.
 MAY_BE_ZERO = {
-    "shared", "mtp", "nextn", "replace", "start", "end", "offset", "rank", "hash", "sparse", "window", "group", "topk", "conv",
-    "labels", "freq", "cross", "encoder", "position", "positions", "id", "ids", "index", "step", "zero", "bytes", "interval",
-    "ple", "per", "local", "padding", "seed", "length", "len", "num_layers", "reuse", "mem",
+    "shared",
+    "mtp",
+    "nextn",
+    "replace",
+    "start",
+    "end",
+    "offset",
+    "rank",
+    "hash",
+    "sparse",
+    "window",
+    "group",
+    "topk",
+    "conv",
+    "labels",
+    "freq",
+    "cross",
+    "encoder",
+    "position",
+    "positions",
+    "id",
+    "ids",
+    "index",
+    "step",
+    "zero",
+    "bytes",
+    "interval",
+    "ple",
+    "per",
+    "local",
+    "padding",
+    "seed",
+    "length",
+    "len",
+    "num_layers",
+    "reuse",
+    "mem",
 }
 # What transformers reads from any config, whether its class declares it or not.
 ANY_CONFIG = ("head_dim", "layer_types", "sliding_window", "attention_chunk_size")
@@ -126,7 +162,9 @@ def _load(path: Path) -> Any:
     file = path / "config.json" if path.is_dir() else path
     try:
         if file.stat().st_size > MAX_CONFIG_BYTES:
-            raise ConfigError(f"{file} has {file.stat().st_size:,} bytes; a config.json has at most {MAX_CONFIG_BYTES:,}")
+            raise ConfigError(
+                f"{file} has {file.stat().st_size:,} bytes; a config.json has at most {MAX_CONFIG_BYTES:,}"
+            )
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from None
@@ -165,11 +203,25 @@ def _foreign(model_type: str, raw: dict, strict: bool) -> Config:
                 inner = _foreign(f"{model_type}.{key}", part, strict)
             else:
                 raise UnknownArchitecture(
-                    f"there is no rule for the model type {model_type!r}, and its {key} names no model_type")
-            return Config(model_type, raw, inner.source, inner.assumed, _dtype(raw) or inner.dtype, _quantization(raw),
-                          {"text_config": inner},
-                          tuple(other for other, value in raw.items() if other != key and isinstance(value, dict)
-                                and other.endswith("_config") and other != "quantization_config"))
+                    f"there is no rule for the model type {model_type!r}, and its {key} names no model_type"
+                )
+            return Config(
+                model_type,
+                raw,
+                inner.source,
+                inner.assumed,
+                _dtype(raw) or inner.dtype,
+                _quantization(raw),
+                {"text_config": inner},
+                tuple(
+                    other
+                    for other, value in raw.items()
+                    if other != key
+                    and isinstance(value, dict)
+                    and other.endswith("_config")
+                    and other != "quantization_config"
+                ),
+            )
     row(model_type)
     raise UnknownArchitecture(f"there is no rule for the model type {model_type!r}")
 
@@ -183,13 +235,18 @@ def resolve(model_type: str, raw: dict[str, Any], strict: bool = True) -> Config
         if isinstance(name, str) and (name not in aliases or aliases[name] not in raw):
             given[aliases.get(name, name)] = value
     fields = {**defaults, **{name: value for name, value in given.items() if name in defaults}}
-    missing = [aliases.get(name, name) for name in ESSENTIAL
-               if aliases.get(name, name) in defaults and defaults[aliases.get(name, name)] is not None
-               and aliases.get(name, name) not in given]
+    missing = [
+        aliases.get(name, name)
+        for name in ESSENTIAL
+        if aliases.get(name, name) in defaults
+        and defaults[aliases.get(name, name)] is not None
+        and aliases.get(name, name) not in given
+    ]
     if strict and missing and not known.get("parts"):
         raise ConfigError(
             f"the config of type {model_type!r} does not say {', '.join(missing)}; the defaults of transformers belong "
-            "to another model, so nothing is computed. Give the whole config.json.")
+            "to another model, so nothing is computed. Give the whole config.json."
+        )
     _check(fields, defaults, model_type)
     _rotary(fields, raw, defaults)
     for name, expression in known.get("derive", []):
@@ -247,8 +304,11 @@ def _wanted(name: str, default: Any, value: Any) -> str | None:
             return None
         return "true or false" if isinstance(default, bool) else "a whole number"
     if isinstance(value, int):
-        if isinstance(default, (str, list, dict)) and not (isinstance(default, str) and default == "auto") \
-                and not (isinstance(default, list) and "intermediate_size" in name):
+        if (
+            isinstance(default, (str, list, dict))
+            and not (isinstance(default, str) and default == "auto")
+            and not (isinstance(default, list) and "intermediate_size" in name)
+        ):
             return f"a {'text' if isinstance(default, str) else 'list' if isinstance(default, list) else 'object'}"
         optional = default in (0, None) and name not in ANY_CONFIG or name in MAY_BE_ZERO
         lowest = 0 if optional or MAY_BE_ZERO & set(name.rsplit("__")[-1].split("_")) else 1
@@ -270,8 +330,11 @@ def _wanted(name: str, default: Any, value: Any) -> str | None:
 
 
 def _may_be_float(name: str, default: Any) -> bool:
-    return "expand" in name or isinstance(default, int) and not any(
-        word in name for word in ("size", "heads", "layers", "dim", "rank", "window", "expert", "kernel"))
+    return (
+        "expand" in name
+        or isinstance(default, int)
+        and not any(word in name for word in ("size", "heads", "layers", "dim", "rank", "window", "expert", "kernel"))
+    )
 
 
 def _rotary(fields: dict[str, Any], raw: dict[str, Any], defaults: dict[str, Any]) -> None:
@@ -282,11 +345,19 @@ def _rotary(fields: dict[str, Any], raw: dict[str, Any], defaults: dict[str, Any
         raise ConfigError(f"rope_parameters is {shown(rope)}; it must be an object")
     for kind in {kind for kind, value in {**default, **rope}.items() if isinstance(value, dict)}:
         inner = _dict(rope.get(kind))
-        fields[f"partial_rotary_factor__{kind}"] = _share(inner.get(
-            "partial_rotary_factor", _dict(default.get(kind)).get("partial_rotary_factor", 1.0)))
+        fields[f"partial_rotary_factor__{kind}"] = _share(
+            inner.get("partial_rotary_factor", _dict(default.get(kind)).get("partial_rotary_factor", 1.0))
+        )
     if fields.get("partial_rotary_factor") is None:
-        fields["partial_rotary_factor"] = None if "partial_rotary_factor" in defaults and not rope else _share(rope.get(
-            "partial_rotary_factor", raw.get("partial_rotary_factor", default.get("partial_rotary_factor", 1.0))))
+        fields["partial_rotary_factor"] = (
+            None
+            if "partial_rotary_factor" in defaults and not rope
+            else _share(
+                rope.get(
+                    "partial_rotary_factor", raw.get("partial_rotary_factor", default.get("partial_rotary_factor", 1.0))
+                )
+            )
+        )
     elif "partial_rotary_factor" in rope:
         fields["partial_rotary_factor"] = _share(rope["partial_rotary_factor"])
 
@@ -321,17 +392,21 @@ def _per_layer(overrides: Any) -> dict[int, dict[str, Any]] | None:
     layers = {}
     for index, changed in overrides.items():
         if not str(index).isdecimal() or len(str(index)) > 5 or not isinstance(changed, dict):
-            raise ConfigError(f"per_layer_config has {shown(index)}: {shown(changed)}; it must map layer numbers to objects")
+            raise ConfigError(
+                f"per_layer_config has {shown(index)}: {shown(changed)}; it must map layer numbers to objects"
+            )
         for name, value in changed.items():
             if isinstance(value, float) or isinstance(value, int) and not 0 <= value <= MAX_SIZE:
-                raise ConfigError(f"per_layer_config gives layer {index} {name} = {shown(value)}; "
-                                  f"it must be a whole number up to {MAX_SIZE}")
+                raise ConfigError(
+                    f"per_layer_config gives layer {index} {name} = {shown(value)}; "
+                    f"it must be a whole number up to {MAX_SIZE}"
+                )
         layers[int(index)] = changed
     return layers
 
 
 def _dtype(raw: dict[str, Any]) -> str | None:
-    """Return the dtype the config names (`dtype`, or `torch_dtype` as older files say), without the `torch.` in front."""
+    """Return the dtype the config names (`dtype`, or `torch_dtype` in older files), without the `torch.` in front."""
     value = raw.get("dtype") if raw.get("dtype") is not None else raw.get("torch_dtype")
     if value is None:
         return None

@@ -18,13 +18,24 @@ MAX_NUMBER = 2**80
 MAX_ITEMS = 20_000
 
 _BINARY = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
 }
 _COMPARE = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda item, group: item in group, ast.NotIn: lambda item, group: item not in group,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda item, group: item in group,
+    ast.NotIn: lambda item, group: item not in group,
 }
 
 
@@ -40,11 +51,25 @@ def _get(mapping: Any, key: Any, default: Any = None) -> Any:
 
 
 _FUNCTIONS: dict[str, Callable] = {
-    "min": min, "max": max, "len": len, "int": int, "bool": bool, "sum": sum, "list": list, "sorted": sorted,
-    "ceil": math.ceil, "isqrt": math.isqrt, "range": _range, "get": _get, "enumerate": lambda items: [list(pair) for pair in enumerate(items)],
-    "isinstance_dict": lambda value: isinstance(value, dict), "isinstance_list": lambda value: isinstance(value, list),
-    "isinstance_str": lambda value: isinstance(value, str), "set": lambda items: sorted(set(items)),
-    "startswith": lambda text, start: str(text).startswith(start), "abs": abs,
+    "min": min,
+    "max": max,
+    "len": len,
+    "int": int,
+    "bool": bool,
+    "sum": sum,
+    "list": list,
+    "sorted": sorted,
+    "ceil": math.ceil,
+    "isqrt": math.isqrt,
+    "range": _range,
+    "get": _get,
+    "enumerate": lambda items: [list(pair) for pair in enumerate(items)],
+    "isinstance_dict": lambda value: isinstance(value, dict),
+    "isinstance_list": lambda value: isinstance(value, list),
+    "isinstance_str": lambda value: isinstance(value, str),
+    "set": lambda items: sorted(set(items)),
+    "startswith": lambda text, start: str(text).startswith(start),
+    "abs": abs,
 }
 
 
@@ -56,8 +81,13 @@ def _parse(expression: str) -> ast.expr:
 def names(expression: str) -> set[str]:
     """Return the config fields that an expression reads (its own loop variables left out)."""
     tree = _parse(expression)
-    loop = {name.id for node in ast.walk(tree) if isinstance(node, ast.comprehension)
-            for name in ast.walk(node.target) if isinstance(name, ast.Name)}
+    loop = {
+        name.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.comprehension)
+        for name in ast.walk(node.target)
+        if isinstance(name, ast.Name)
+    }
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - set(_FUNCTIONS) - loop
 
 
@@ -70,7 +100,9 @@ def evaluate(expression: str, fields: Mapping[str, Any]) -> Any:
     try:
         return _value(_parse(expression), fields)
     except ConfigError as error:
-        raise ConfigError(f"{error} (in the rule `{expression}`)" if "in the rule" not in str(error) else str(error)) from None
+        raise ConfigError(
+            f"{error} (in the rule `{expression}`)" if "in the rule" not in str(error) else str(error)
+        ) from None
     except (TypeError, ValueError, ZeroDivisionError, IndexError, KeyError, OverflowError, AttributeError) as error:
         values = ", ".join(f"{name} = {shown(fields[name])}" for name in sorted(names(expression)) if name in fields)
         raise ConfigError(

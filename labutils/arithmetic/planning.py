@@ -12,8 +12,18 @@ from labutils.arithmetic.expressions import shown
 from labutils.arithmetic.quantized import WeightBytes, scheme_of, weight_bytes
 from labutils.arithmetic.weights import logits, parameters
 
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30,
-         "TIB": 2**40}
+UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
 NOT_COUNTED = (
     "activations and score matrices while the prompt is read (labutils.trace measures them)",
     "the second copy of one layer's cache while torch.cat grows it",
@@ -27,9 +37,9 @@ MOST = 2**24
 class Plan:
     """What a model takes, in bytes, and whether it fits.
 
-    `weights` and `cache` are exact (see tools/verify_arithmetic.py); `logits` is one step of generate (the last token of
-    each sequence, float32 copy included). `largest_batch` holds at this context, `longest_context` at this batch; both
-    are None without a memory and 0 when not even one fits. `assumed` names sizes the config left to transformers.
+    `weights` and `cache` are exact (see tools/verify_arithmetic.py); `logits` is one step of generate (the last token
+    of each sequence, float32 copy included). `largest_batch` holds at this context, `longest_context` at this batch;
+    both are None without a memory and 0 when not even one fits. `assumed` names sizes the config left to transformers.
     """
 
     model_type: str
@@ -55,8 +65,15 @@ class Plan:
         return self.weights.total + self.cache.peak + self.logits
 
 
-def plan(config: Any, memory: int | str | None = None, dtype: Any = None, quantization: str | None = None, batch: int = 1,
-         context: int = 4096, encoder: int | None = None) -> Plan:
+def plan(
+    config: Any,
+    memory: int | str | None = None,
+    dtype: Any = None,
+    quantization: str | None = None,
+    batch: int = 1,
+    context: int = 4096,
+    encoder: int | None = None,
+) -> Plan:
     """Return what a model takes at a batch and context (tokens of prompt and answer together), and what would fit.
 
     `memory` is in bytes or a text such as "24GB" or "16GiB"; `quantization` is "none", "int8", "nf4" or "nf4-double"
@@ -83,12 +100,33 @@ def plan(config: Any, memory: int | str | None = None, dtype: Any = None, quanti
         fits = total(batch, context) <= size
         largest_batch = _largest(lambda number: total(number, context) <= size)
         longest_context = _largest(lambda number: total(batch, number) <= size)
-    positions = next((config.text.fields[name] for name in ("max_position_embeddings", "n_positions", "max_seq_len")
-                      if isinstance(config.text.fields.get(name), int) and config.text.fields[name] > 0), None)
-    return Plan(config.model_type, cache.family, dtype, scheme, batch, context, found.total, weights, cache,
-                _step_logits(config, batch, dtype), size, fits, largest_batch, longest_context,
-                NOT_COUNTED + tuple(f"{part} (no rule)" for part in found.not_counted), config.assumed + config.text.assumed,
-                positions)
+    positions = next(
+        (
+            config.text.fields[name]
+            for name in ("max_position_embeddings", "n_positions", "max_seq_len")
+            if isinstance(config.text.fields.get(name), int) and config.text.fields[name] > 0
+        ),
+        None,
+    )
+    return Plan(
+        config.model_type,
+        cache.family,
+        dtype,
+        scheme,
+        batch,
+        context,
+        found.total,
+        weights,
+        cache,
+        _step_logits(config, batch, dtype),
+        size,
+        fits,
+        largest_batch,
+        longest_context,
+        NOT_COUNTED + tuple(f"{part} (no rule)" for part in found.not_counted),
+        config.assumed + config.text.assumed,
+        positions,
+    )
 
 
 def _step_logits(config: Config, batch: int, dtype: str) -> int:

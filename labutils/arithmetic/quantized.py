@@ -1,7 +1,8 @@
 """What quantized weights take, to the byte of what bitsandbytes holds: LLM.int8, NF4, and NF4 with double quantization.
 
-bitsandbytes replaces the linear layers (never the head, nor what is tied to it) and leaves embeddings, norms, biases and
-expert stacks in the dtype of the model. Beside the packed numbers it holds scales, which `get_memory_footprint` forgets.
+bitsandbytes replaces the linear layers (never the head, nor what is tied to it) and leaves embeddings, norms, biases
+and expert stacks in the dtype of the model. Beside the packed numbers it holds scales, which `get_memory_footprint`
+forgets.
 """
 
 import math
@@ -69,8 +70,8 @@ def _scales(tensor: Tensor, scheme: str) -> int:
 def scheme_of(config: Config) -> str:
     """Return the scheme that a config's quantization_config asks for.
 
-    A model loaded from GGUF says "gguf" but is held dequantized, so it is "none". Raises UnknownArchitecture, naming the
-    method, for those whose held bytes no rule here gives (gptq, awq, fp8, mxfp4, compressed-tensors, ...).
+    A model loaded from GGUF says "gguf" but is held dequantized, so it is "none". Raises UnknownArchitecture, naming
+    the method, for those whose held bytes no rule here gives (gptq, awq, fp8, mxfp4, compressed-tensors, ...).
     """
     settings = config.quantization
     if not settings:
@@ -85,4 +86,5 @@ def scheme_of(config: Config) -> str:
             return "nf4-double" if settings.get("bnb_4bit_use_double_quant") else "nf4"
     raise UnknownArchitecture(
         f"the config is quantized with quant_method {shown(method)}, for which there is no rule; its weights are not "
-        "computed. Give a scheme yourself to plan another one (none, int8, nf4, nf4-double).")
+        "computed. Give a scheme yourself to plan another one (none, int8, nf4, nf4-double)."
+    )

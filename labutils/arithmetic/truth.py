@@ -12,11 +12,11 @@ from labutils.arithmetic.errors import UnknownArchitecture
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found for one model type; bytes at batch 1 and `tokens` tokens in bfloat16 (at batch 2 for `small` configs).
+    """What was found for one model type: bytes in bfloat16 at `tokens` tokens and batch 1 (batch 2 if `small`).
 
-    `naive_bytes` is the formula everyone quotes, `exact_bytes` ours, `real_bytes` the sum of the real tensors; `ratio` is
-    naive over exact. `configs` were tried; in `cache_exact` and `weights_exact` of them every byte agreed. `error` says
-    what differed, or why the type cannot be run.
+    `naive_bytes` is the formula everyone quotes, `exact_bytes` ours, `real_bytes` the sum of the real tensors; `ratio`
+    is naive over exact. `configs` were tried; in `cache_exact` and `weights_exact` of them every byte agreed. `error`
+    says what differed, or why the type cannot be run.
     """
 
     type: str

@@ -74,7 +74,7 @@ class Parameters:
         return found
 
     def bytes(self, dtype: Any) -> int:
-        """Return the bytes of the parameters in a dtype; parameters that transformers keeps in another are counted in it."""
+        """Return the bytes of the parameters in a dtype; what transformers keeps in another is counted in that."""
         size = DTYPE_BYTES[dtype_name(dtype)]
         return sum(_bytes(tensor, size) for tensor in self.tensors if not tensor.buffer)
 
@@ -128,16 +128,23 @@ def parameters(config: Any) -> Parameters:
     row = rules(config.model_type)
     left_out: tuple[str, ...] = config.left_out
     if (row is None or row.get("unexplained")) and config.text is not config:
-        left_out = left_out or tuple(key for key in config.parts if key not in ("text_config", "decoder")) or (
-            f"everything in {config.model_type} besides its text model",)
+        left_out = (
+            left_out
+            or tuple(key for key in config.parts if key not in ("text_config", "decoder"))
+            or (f"everything in {config.model_type} besides its text model",)
+        )
         config = config.text
         row = rules(config.model_type)
     if row is None:
-        raise UnknownArchitecture(f"there are no weight rules for the model type {config.model_type!r}; "
-                                  "labutils.trace can count it with torch")
+        raise UnknownArchitecture(
+            f"there are no weight rules for the model type {config.model_type!r}; "
+            "labutils.trace can count it with torch"
+        )
     if row.get("unexplained"):
-        raise UnknownArchitecture(f"the weight rules for {config.model_type!r} do not explain "
-                                  f"{row['unexplained'][0].split(':')[0]}; labutils.trace can count it with torch")
+        raise UnknownArchitecture(
+            f"the weight rules for {config.model_type!r} do not explain "
+            f"{row['unexplained'][0].split(':')[0]}; labutils.trace can count it with torch"
+        )
     return Parameters(tuple(tensors_of(row["tensors"], config)), row["source"], left_out)
 
 
@@ -182,8 +189,14 @@ def logits(config: Any, batch: int, tokens: int, dtype: Any = None, keep: int | 
     config = read(config)
     text = config.text
     size = DTYPE_BYTES[dtype_name(dtype or config.dtype or text.dtype or "float32")]
-    vocabulary = next((text.fields.get(name) for name in ("output_vocab_size", "tgt_vocab_size", "vocab_size", "n_words")
-                       if text.fields.get(name)), None)
+    vocabulary = next(
+        (
+            text.fields.get(name)
+            for name in ("output_vocab_size", "tgt_vocab_size", "vocab_size", "n_words")
+            if text.fields.get(name)
+        ),
+        None,
+    )
     if vocabulary is None:
         raise ConfigError(f"the config of type {text.model_type!r} does not say vocab_size")
     tokens = min(count(tokens, "tokens"), keep) if keep else count(tokens, "tokens")

@@ -15,24 +15,49 @@ from labutils.arithmetic import cache, config, expressions, truth
 ROOT = Path(__file__).resolve().parents[2]
 
 SMOLLM2 = {
-    "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
-    "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True,
+    "model_type": "llama",
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
     "torch_dtype": "bfloat16",
 }
 LLAMA_2_7B = {
-    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "vocab_size": 32000, "torch_dtype": "float16",
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+    "torch_dtype": "float16",
 }
 LLAMA_31_8B = LLAMA_2_7B | {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
 MISTRAL_7B = LLAMA_31_8B | {"model_type": "mistral", "vocab_size": 32000, "sliding_window": 4096}
 DEEPSEEK_V3 = {
-    "model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
-    "num_key_value_heads": 128, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "vocab_size": 129280,
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "vocab_size": 129280,
     "torch_dtype": "bfloat16",
 }
 GPT_OSS_120B = {
-    "model_type": "gpt_oss", "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,
-    "head_dim": 64, "hidden_size": 2880, "sliding_window": 128, "vocab_size": 201088, "torch_dtype": "bfloat16",
+    "model_type": "gpt_oss",
+    "num_hidden_layers": 36,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "sliding_window": 128,
+    "vocab_size": 201088,
+    "torch_dtype": "bfloat16",
 }
 
 
@@ -45,17 +70,31 @@ def test_kv_cache_of_the_sources():
     assert arithmetic.kv_cache(LLAMA_2_7B, 16, 4096).bytes == 34_359_738_368
     eight = arithmetic.kv_cache(LLAMA_2_7B | {"num_key_value_heads": 8}, 1, 4096).bytes
     assert arithmetic.kv_cache(LLAMA_2_7B, 1, 4096).bytes == 4 * eight
-    small = {"model_type": "llama", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4,
-             "num_hidden_layers": 16, "vocab_size": 100}
+    small = {
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 16,
+        "vocab_size": 100,
+    }
     assert arithmetic.kv_cache(small, 1, 1, dtype="bfloat16").bytes == 16_384
     assert arithmetic.kv_cache(small, 1, 512, dtype="bf16").bytes == 8 * 2**20
     assert arithmetic.kv_cache(LLAMA_31_8B, 1, 1).bytes == 131_072
 
 
 def test_two_layer_lab_of_the_source():
-    """Claims C02 and C03: 1,280 bytes while 5 tokens are cached, 4,096 in a static cache of 16; twice with twice the heads."""
-    lab = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-           "num_hidden_layers": 2, "vocab_size": 64, "intermediate_size": 64}
+    """Claims C02 and C03: 1,280 bytes for 5 tokens, 4,096 in a static cache of 16; twice with twice the heads."""
+    lab = {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "num_hidden_layers": 2,
+        "vocab_size": 64,
+        "intermediate_size": 64,
+    }
     assert arithmetic.kv_cache(lab, 1, 5, 0, "float32").bytes == 1_280
     assert arithmetic.static_capacity(lab, 1, 16, "float32").bytes == 4_096
     double = lab | {"num_key_value_heads": 4}
@@ -64,19 +103,58 @@ def test_two_layer_lab_of_the_source():
     assert arithmetic.kv_cache(lab, 1, 5, 3).tokens == 7  # eight positions were generated, seven are cached
 
 
-@pytest.mark.parametrize("values, batch, tokens, expected", [
-    (SMOLLM2, 1, 1, 23_040),  # jranaraki/vllm-fit#2
-    ({"model_type": "qwen3", "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
-      "hidden_size": 2560, "vocab_size": 151936, "torch_dtype": "bfloat16"}, 1, 1, 147_456),  # LMCache#688
-    ({"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "vocab_size": 50257, "torch_dtype": "float16"},
-     1, 8192, 301_989_888),  # mlxcel#927
-    ({"model_type": "gpt_bigcode", "n_layer": 24, "n_head": 16, "n_embd": 2048, "multi_query": True, "vocab_size": 49280,
-      "torch_dtype": "float16"}, 1, 8192, 100_663_296),
-    (DEEPSEEK_V3, 1, 1, 70_272),  # LMCache PR#694
-    (DEEPSEEK_V3 | {"torch_dtype": "bfloat16"}, 1, 163_840, 70_272 * 163_840),  # unsloth#4757
-    (GPT_OSS_120B, 1, 127, 73_728 * 127),  # hf-mem#60
-    (GPT_OSS_120B, 1, 8192, 18 * 2048 * 8192 + 18 * 2048 * 127),
-])
+@pytest.mark.parametrize(
+    "values, batch, tokens, expected",
+    [
+        (SMOLLM2, 1, 1, 23_040),  # jranaraki/vllm-fit#2
+        (
+            {
+                "model_type": "qwen3",
+                "num_hidden_layers": 36,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "hidden_size": 2560,
+                "vocab_size": 151936,
+                "torch_dtype": "bfloat16",
+            },
+            1,
+            1,
+            147_456,
+        ),  # LMCache#688
+        (
+            {
+                "model_type": "gpt2",
+                "n_layer": 12,
+                "n_head": 12,
+                "n_embd": 768,
+                "vocab_size": 50257,
+                "torch_dtype": "float16",
+            },
+            1,
+            8192,
+            301_989_888,
+        ),  # mlxcel#927
+        (
+            {
+                "model_type": "gpt_bigcode",
+                "n_layer": 24,
+                "n_head": 16,
+                "n_embd": 2048,
+                "multi_query": True,
+                "vocab_size": 49280,
+                "torch_dtype": "float16",
+            },
+            1,
+            8192,
+            100_663_296,
+        ),
+        (DEEPSEEK_V3, 1, 1, 70_272),  # LMCache PR#694
+        (DEEPSEEK_V3 | {"torch_dtype": "bfloat16"}, 1, 163_840, 70_272 * 163_840),  # unsloth#4757
+        (GPT_OSS_120B, 1, 127, 73_728 * 127),  # hf-mem#60
+        (GPT_OSS_120B, 1, 8192, 18 * 2048 * 8192 + 18 * 2048 * 127),
+    ],
+)
 def test_public_reports(values, batch, tokens, expected):
     assert arithmetic.kv_cache(values, batch, tokens).bytes == expected
 
@@ -93,23 +171,48 @@ def test_a_sliding_layer_holds_the_whole_prompt_until_the_next_token():
 def test_parameters_of_known_models():
     assert arithmetic.parameters(SMOLLM2).total == 134_515_008
     assert arithmetic.parameters(LLAMA_31_8B).total == 8_030_261_248
-    mixtral = {"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-               "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8, "vocab_size": 32000}
+    mixtral = {
+        "model_type": "mixtral",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "vocab_size": 32000,
+    }
     assert arithmetic.parameters(mixtral).total == 46_702_792_704
-    qwen3_30b = {"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
-                 "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
-                 "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936}
+    qwen3_30b = {
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "vocab_size": 151936,
+    }
     assert arithmetic.parameters(qwen3_30b).total == 30_532_122_624
     tied = arithmetic.parameters(SMOLLM2 | {"tie_word_embeddings": False})
     assert tied.total - 134_515_008 == 49152 * 576 == tied.parts["head"]
     assert sum(tied.parts.values()) == tied.total
 
 
-@pytest.mark.parametrize("dtype, scheme, expected", [
-    ("float32", "none", 538_060_288), ("bfloat16", "none", 269_030_272), ("bfloat16", "int8", 163_484_032),
-    ("float32", "int8", 220_177_408), ("bfloat16", "nf4", 116_426_752), ("bfloat16", "nf4-double", 111_692_152),
-    ("float32", "nf4", 173_120_128),
-])
+@pytest.mark.parametrize(
+    "dtype, scheme, expected",
+    [
+        ("float32", "none", 538_060_288),
+        ("bfloat16", "none", 269_030_272),
+        ("bfloat16", "int8", 163_484_032),
+        ("float32", "int8", 220_177_408),
+        ("bfloat16", "nf4", 116_426_752),
+        ("bfloat16", "nf4-double", 111_692_152),
+        ("float32", "nf4", 173_120_128),
+    ],
+)
 def test_weight_bytes_are_what_bitsandbytes_holds(dtype, scheme, expected):
     """Measured with bitsandbytes 0.50 on SmolLM2-135M, rotary buffers included."""
     assert arithmetic.weight_bytes(arithmetic.parameters(SMOLLM2), dtype, scheme).total == expected
@@ -132,30 +235,48 @@ def test_logits():
     assert arithmetic.logits(SMOLLM2, 1, 128, "float32", keep=1) == 196_608
 
 
-# --- what config.json files look like -----------------------------------------------------------------------------------
+# --- what config.json files look like --------------------------------------------------------------------------------
 
 
 def test_variants_of_one_config():
     whole = arithmetic.kv_cache(LLAMA_2_7B, 1, 100)
-    for changed in ({"num_key_value_heads": None}, {"num_key_value_heads": 32}, {"head_dim": 128}, {"head_dim": None},
-                    {"torch_dtype": None, "dtype": "float16"}, {"torch_dtype": "float32", "dtype": "float16"},
-                    {"architectures": ["LlamaForCausalLM"], "rope_scaling": None}):
+    for changed in (
+        {"num_key_value_heads": None},
+        {"num_key_value_heads": 32},
+        {"head_dim": 128},
+        {"head_dim": None},
+        {"torch_dtype": None, "dtype": "float16"},
+        {"torch_dtype": "float32", "dtype": "float16"},
+        {"architectures": ["LlamaForCausalLM"], "rope_scaling": None},
+    ):
         assert arithmetic.kv_cache(LLAMA_2_7B | changed, 1, 100).bytes == whole.bytes, changed
     assert arithmetic.kv_cache(LLAMA_2_7B | {"head_dim": 64}, 1, 100).bytes * 2 == whole.bytes
 
 
 def test_sliding_window_of_qwen_needs_its_switch():
-    values = {"model_type": "qwen2", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 4, "vocab_size": 100,
-              "num_key_value_heads": 2, "sliding_window": 8, "use_sliding_window": False, "max_window_layers": 2}
+    values = {
+        "model_type": "qwen2",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 4,
+        "vocab_size": 100,
+        "num_key_value_heads": 2,
+        "sliding_window": 8,
+        "use_sliding_window": False,
+        "max_window_layers": 2,
+    }
     assert arithmetic.kv_cache(values, 1, 20).kinds() == {"full": 4}
     assert arithmetic.kv_cache(values | {"use_sliding_window": True}, 1, 20).kinds() == {"full": 2, "sliding": 2}
 
 
-@pytest.mark.parametrize("wrap", [
-    lambda text: {"model_type": "llava", "text_config": text, "vision_config": {"model_type": "clip_vision_model"}},
-    lambda text: {"model_type": "some_new_vl", "language_config": text},
-    lambda text: {"model_type": "an_omni", "thinker_config": {"text_config": text, "audio_config": {}}},
-])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda text: {"model_type": "llava", "text_config": text, "vision_config": {"model_type": "clip_vision_model"}},
+        lambda text: {"model_type": "some_new_vl", "language_config": text},
+        lambda text: {"model_type": "an_omni", "thinker_config": {"text_config": text, "audio_config": {}}},
+    ],
+)
 def test_nested_text_models(wrap):
     nested = wrap(SMOLLM2)
     assert arithmetic.kv_cache(nested, 1, 100, dtype="bfloat16").bytes == 23_040 * 100
@@ -164,17 +285,40 @@ def test_nested_text_models(wrap):
 
 
 def test_legacy_and_computed_fields():
-    bamba = {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"], "num_hidden_layers": 2, "vocab_size": 100,
-             "hidden_size": 64, "num_attention_heads": 4, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_expand": 2}
+    bamba = {
+        "model_type": "granitemoehybrid",
+        "layer_types": ["mamba", "attention"],
+        "num_hidden_layers": 2,
+        "vocab_size": 100,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_expand": 2,
+    }
     assert arithmetic.kv_cache(bamba, 1, 10).kinds() == {"state space": 1, "full": 1}
-    gemma = {"model_type": "gemma3_text", "num_hidden_layers": 12, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
+    gemma = {
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 12,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "vocab_size": 100,
+    }
     assert arithmetic.layer_kinds(gemma).count("full_attention") == 2
     assert arithmetic.layer_kinds(gemma | {"sliding_window_pattern": 3}).count("full_attention") == 4
 
 
 def test_encoder_decoder_counts_both_caches():
-    t5 = {"model_type": "t5", "d_model": 64, "num_heads": 4, "d_kv": 16, "num_layers": 3, "vocab_size": 100, "d_ff": 128,
-          "is_encoder_decoder": True}
+    t5 = {
+        "model_type": "t5",
+        "d_model": 64,
+        "num_heads": 4,
+        "d_kv": 16,
+        "num_layers": 3,
+        "vocab_size": 100,
+        "d_ff": 128,
+        "is_encoder_decoder": True,
+    }
     found = arithmetic.kv_cache(t5, 2, 5, 1, "float32", encoder=7)
     assert found.bytes == 3 * 2 * 2 * 64 * 4 * (5 + 7) and found.kinds() == {"full": 3, "cross attention": 3}
     with pytest.raises(arithmetic.ConfigError, match="encoder-decoder"):
@@ -183,35 +327,45 @@ def test_encoder_decoder_counts_both_caches():
 
 def test_a_config_object_is_welcome():
     transformers = pytest.importorskip("transformers")
-    made = transformers.LlamaConfig(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-                                    num_key_value_heads=3, vocab_size=49152, tie_word_embeddings=True)
+    made = transformers.LlamaConfig(
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        vocab_size=49152,
+        tie_word_embeddings=True,
+    )
     assert arithmetic.kv_cache(made, 1, 10, dtype="bfloat16").bytes == 230_400
     assert arithmetic.parameters(made).total == 134_515_008
 
 
-# --- refusals -------------------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("values, words", [
-    ({}, "model_type"),
-    ({"model_type": 7}, "model_type"),
-    ({"model_type": "lama", **{k: v for k, v in SMOLLM2.items() if k != "model_type"}}, "'lama'.*nearest.*llama"),
-    ({"model_type": "llama"}, "does not say hidden_size"),
-    ({k: v for k, v in SMOLLM2.items() if k != "num_hidden_layers"}, "num_hidden_layers"),
-    (SMOLLM2 | {"num_hidden_layers": "30"}, "num_hidden_layers is '30'"),
-    (SMOLLM2 | {"num_hidden_layers": -1}, "num_hidden_layers is -1"),
-    (SMOLLM2 | {"num_hidden_layers": 2.5}, "num_hidden_layers"),
-    (SMOLLM2 | {"num_hidden_layers": True}, "num_hidden_layers is True"),
-    (SMOLLM2 | {"num_hidden_layers": 10**9}, "num_hidden_layers"),
-    (SMOLLM2 | {"hidden_size": 0}, "hidden_size is 0"),
-    (SMOLLM2 | {"num_attention_heads": [9]}, "num_attention_heads"),
-    (SMOLLM2 | {"layer_types": ["full_attention"] * 29 + ["quantum_attention"]}, "layer 29 .*quantum_attention"),
-    (SMOLLM2 | {"layer_types": ["full_attention"]}, "layer_types names 1"),
-    (SMOLLM2 | {"layer_types": "full"}, "layer_types"),
-    (SMOLLM2 | {"torch_dtype": "int7"}, "dtype is 'int7'"),
-    ({"model_type": "new_mla", "q_lora_rank": 8, "compress_ratios": [4]}, "new_mla"),
-    ({"model_type": "llava", "text_config": {"hidden_size": 4}}, "names no model_type"),
-])
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({}, "model_type"),
+        ({"model_type": 7}, "model_type"),
+        ({"model_type": "lama", **{k: v for k, v in SMOLLM2.items() if k != "model_type"}}, "'lama'.*nearest.*llama"),
+        ({"model_type": "llama"}, "does not say hidden_size"),
+        ({k: v for k, v in SMOLLM2.items() if k != "num_hidden_layers"}, "num_hidden_layers"),
+        (SMOLLM2 | {"num_hidden_layers": "30"}, "num_hidden_layers is '30'"),
+        (SMOLLM2 | {"num_hidden_layers": -1}, "num_hidden_layers is -1"),
+        (SMOLLM2 | {"num_hidden_layers": 2.5}, "num_hidden_layers"),
+        (SMOLLM2 | {"num_hidden_layers": True}, "num_hidden_layers is True"),
+        (SMOLLM2 | {"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        (SMOLLM2 | {"hidden_size": 0}, "hidden_size is 0"),
+        (SMOLLM2 | {"num_attention_heads": [9]}, "num_attention_heads"),
+        (SMOLLM2 | {"layer_types": ["full_attention"] * 29 + ["quantum_attention"]}, "layer 29 .*quantum_attention"),
+        (SMOLLM2 | {"layer_types": ["full_attention"]}, "layer_types names 1"),
+        (SMOLLM2 | {"layer_types": "full"}, "layer_types"),
+        (SMOLLM2 | {"torch_dtype": "int7"}, "dtype is 'int7'"),
+        ({"model_type": "new_mla", "q_lora_rank": 8, "compress_ratios": [4]}, "new_mla"),
+        ({"model_type": "llava", "text_config": {"hidden_size": 4}}, "names no model_type"),
+    ],
+)
 def test_refusals_name_what_is_wrong(values, words):
     with pytest.raises(arithmetic.ConfigError, match=words):
         arithmetic.kv_cache(values, 1, 10)
@@ -239,7 +393,7 @@ def test_arguments_are_checked():
             arithmetic.kv_cache(SMOLLM2, batch, prompt, new)
 
 
-# --- the plan -------------------------------------------------------------------------------------------------------------
+# --- the plan --------------------------------------------------------------------------------------------------------
 
 
 def test_plan_finds_the_largest_batch_and_the_longest_context():
@@ -253,7 +407,9 @@ def test_plan_finds_the_largest_batch_and_the_longest_context():
     assert (none.fits, none.largest_batch, none.longest_context) == (False, 0, 0)
 
 
-@pytest.mark.parametrize("text, expected", [("24GB", 24 * 10**9), ("24 GiB", 24 * 2**30), ("1.5gb", 1_500_000_000), (7, 7)])
+@pytest.mark.parametrize(
+    "text, expected", [("24GB", 24 * 10**9), ("24 GiB", 24 * 2**30), ("1.5gb", 1_500_000_000), (7, 7)]
+)
 def test_memory_units(text, expected):
     assert arithmetic.memory_bytes(text) == expected
 
@@ -264,13 +420,15 @@ def test_memory_that_is_none(text):
         arithmetic.memory_bytes(text)
 
 
-# --- the rules ------------------------------------------------------------------------------------------------------------
+# --- the rules -------------------------------------------------------------------------------------------------------
 
 
 def test_only_the_standard_library_is_imported():
-    code = ("import sys; from labutils import arithmetic; arithmetic.plan("
-            f"{SMOLLM2!r}, '1GB'); heavy = [name for name in ('torch', 'transformers', 'numpy') if name in sys.modules]; "
-            "sys.exit(f'imported {heavy}' if heavy else 0)")
+    code = (
+        "import sys; from labutils import arithmetic; arithmetic.plan("
+        f"{SMOLLM2!r}, '1GB'); heavy = [name for name in ('torch', 'transformers', 'numpy') if name in sys.modules]; "
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
@@ -309,20 +467,42 @@ def test_the_table_says_what_it_says():
             assert math.isclose(row.ratio, row.naive_bytes / row.exact_bytes, abs_tol=1e-3)
 
 
-@pytest.mark.parametrize("expression, fields, expected", [
-    ("a * b + 1", {"a": 2, "b": 3}, 7), ("a or b // 2", {"a": None, "b": 9}, 4), ("[i for i in range(n) if i % 2]", {"n": 5}, [1, 3]),
-    ("x if y is None else y", {"x": 1, "y": 0}, 0), ("kinds[:2] * 2", {"kinds": ["a", "b", "c"]}, ["a", "b"] * 2),
-    ("get(d, 'k', 3)", {"d": None}, 3), ("{i: i * 2 for i in range(2)}", {}, {0: 0, 1: 2}), ("not a and b", {"a": False, "b": 4}, 4),
-])
+@pytest.mark.parametrize(
+    "expression, fields, expected",
+    [
+        ("a * b + 1", {"a": 2, "b": 3}, 7),
+        ("a or b // 2", {"a": None, "b": 9}, 4),
+        ("[i for i in range(n) if i % 2]", {"n": 5}, [1, 3]),
+        ("x if y is None else y", {"x": 1, "y": 0}, 0),
+        ("kinds[:2] * 2", {"kinds": ["a", "b", "c"]}, ["a", "b"] * 2),
+        ("get(d, 'k', 3)", {"d": None}, 3),
+        ("{i: i * 2 for i in range(2)}", {}, {0: 0, 1: 2}),
+        ("not a and b", {"a": False, "b": 4}, 4),
+    ],
+)
 def test_expressions(expression, fields, expected):
     assert expressions.evaluate(expression, fields) == expected
 
 
-@pytest.mark.parametrize("expression, fields", [
-    ("a * b", {"a": 1}), ("a // b", {"a": 1, "b": 0}), ("a + b", {"a": "x", "b": "y"}), ("range(n)", {"n": 10**9}),
-    ("[0] * n", {"n": 10**9}), ("a * a", {"a": 2**60}), ("open", {}), ("open('/etc/passwd')", {}), ("a.b", {"a": 1}),
-    ("__import__('os')", {}), ("lambda: 1", {}), ("[0] * a", {"a": "x"}), ("a['k']", {"a": {}}), ("a < b", {"a": 1, "b": None}),
-])
+@pytest.mark.parametrize(
+    "expression, fields",
+    [
+        ("a * b", {"a": 1}),
+        ("a // b", {"a": 1, "b": 0}),
+        ("a + b", {"a": "x", "b": "y"}),
+        ("range(n)", {"n": 10**9}),
+        ("[0] * n", {"n": 10**9}),
+        ("a * a", {"a": 2**60}),
+        ("open", {}),
+        ("open('/etc/passwd')", {}),
+        ("a.b", {"a": 1}),
+        ("__import__('os')", {}),
+        ("lambda: 1", {}),
+        ("[0] * a", {"a": "x"}),
+        ("a['k']", {"a": {}}),
+        ("a < b", {"a": 1, "b": None}),
+    ],
+)
 def test_expressions_do_no_harm(expression, fields):
     with pytest.raises(arithmetic.ConfigError):
         expressions.evaluate(expression, fields)

@@ -13,8 +13,15 @@ from labutils.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = {
-    "model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "vocab_size": 32000,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096, "torch_dtype": "bfloat16",
+    "model_type": "mistral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "vocab_size": 32000,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+    "torch_dtype": "bfloat16",
     "max_position_embeddings": 32768,
 }
 
@@ -27,14 +34,22 @@ def file(tmp_path) -> Path:
 
 
 def run(*arguments: str, **kwargs) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "labutils", "plan", *arguments], capture_output=True, text=True, cwd=ROOT,
-                          **kwargs)
+    return subprocess.run(
+        [sys.executable, "-m", "labutils", "plan", *arguments], capture_output=True, text=True, cwd=ROOT, **kwargs
+    )
 
 
 def test_table(file, capsys):
     assert main(["plan", str(file), "--memory", "24GB", "--context", "16384"]) == 0
     text = capsys.readouterr().out
-    for part in ("7,241,732,096 parameters", "32 sliding", "2,147,483,648", "It fits", "Not counted: activations", "GiB"):
+    for part in (
+        "7,241,732,096 parameters",
+        "32 sliding",
+        "2,147,483,648",
+        "It fits",
+        "Not counted: activations",
+        "GiB",
+    ):
         assert part in text, part
 
 
@@ -58,12 +73,19 @@ def test_beyond_its_positions(file, capsys):
     assert "made for 32,768 positions" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (["no/such/config.json"], "cannot be read"), (["nobody/nothing"], "LAB_PROFILE=hub"), (["{file}", "--memory", "much"], "memory is 'much'"),
-    (["{file}", "--context", "0"], "context is 0"), (["{file}", "--batch", "-1"], "batch is -1"),
-    (["{file}", "--dtype", "int3"], "dtype is 'int3'"), (["{file}", "--quantization", "q4_k_m"], "quantization is 'q4_k_m'"),
-    (["{file}", "--encoder", "5"], "no encoder"),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["no/such/config.json"], "cannot be read"),
+        (["nobody/nothing"], "LAB_PROFILE=hub"),
+        (["{file}", "--memory", "much"], "memory is 'much'"),
+        (["{file}", "--context", "0"], "context is 0"),
+        (["{file}", "--batch", "-1"], "batch is -1"),
+        (["{file}", "--dtype", "int3"], "dtype is 'int3'"),
+        (["{file}", "--quantization", "q4_k_m"], "quantization is 'q4_k_m'"),
+        (["{file}", "--encoder", "5"], "no encoder"),
+    ],
+)
 def test_bad_input_is_explained_with_exit_code_2(file, capsys, monkeypatch, arguments, words):
     monkeypatch.setenv("LAB_PROFILE", "bundled")
     assert main(["plan", *(text.format(file=file) for text in arguments)]) == 2
@@ -74,18 +96,25 @@ def test_bad_input_is_explained_with_exit_code_2(file, capsys, monkeypatch, argu
 def test_bad_configs_from_standard_input():
     for text in ("", "{", "[]", '{"model_type": "lama"}', '{"model_type": "llama"}', "nonsense"):
         done = run("-", input=text)
-        assert done.returncode == 2 and done.stderr.startswith("labutils: error: ") and done.stderr.count("\n") == 1, text
+        assert done.returncode == 2 and done.stderr.startswith("labutils: error: ") and done.stderr.count("\n") == 1, (
+            text
+        )
 
 
 def test_a_plan_takes_half_a_second_without_torch(file):
-    code = (f"import sys, time; from labutils.__main__ import main; main(['plan', {str(file)!r}, '--memory', '24GB']); "
-            "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)")
+    code = (
+        f"import sys, time; from labutils.__main__ import main; main(['plan', {str(file)!r}, '--memory', '24GB']); "
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
     best = 9.0
     for _ in range(3):  # the machine may be busy: what counts is what the command needs
         started = os.times()
         begun = time.perf_counter()
         subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
         used = os.times()
-        best = min(best, time.perf_counter() - begun, used.children_user - started.children_user
-                   + used.children_system - started.children_system)
+        best = min(
+            best,
+            time.perf_counter() - begun,
+            used.children_user - started.children_user + used.children_system - started.children_system,
+        )
     assert best < 0.5, f"{best:.2f} s"
