@@ -1,0 +1,161 @@
+"""Peak memory by a run that uses none: the model on the meta device, with every live storage counted.
+
+`labutils.arithmetic` gives what a config tells to the byte. What no config tells - activations, score matrices, the
+copy while a cache grows - depends on the code that runs. `trace` runs that code on tensors without memory and keeps the
+sum of all storages that are alive; the peak of this sum is what the same run needs on a real device, apart from what
+kernels take inside themselves and what the allocator rounds and reserves. Needs torch and transformers.
+"""
+
+import weakref
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from labutils.errors import LabError
+
+
+class TraceError(LabError):
+    """The model cannot be built or run without real values."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes of one traced run on `device` under one attention implementation.
+
+    `weights` is parameters and buffers; `prefill` and `decode` the most that was alive beyond them while the prompt was
+    read and while one more token was; `held` what stayed alive between the two (the cache); `logits` the logits' part.
+    """
+
+    weights: int
+    prefill: int
+    decode: int
+    held: int
+    logits: int
+    attention: str
+    device: str
+
+    @property
+    def total(self) -> int:
+        """The most bytes alive at any time, weights included."""
+        return self.weights + max(self.prefill, self.decode)
+
+
+class LiveStorages(TorchDispatchMode):
+    """Counts the bytes of all storages that operations create, from their birth to their death."""
+
+    def __init__(self):
+        super().__init__()
+        self.alive = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                self._count(value.untyped_storage())
+        return result
+
+    def know(self, tensors) -> int:
+        """Leave storages out that were there before (weights); return their bytes."""
+        total = 0
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._known:
+                self._known.add(storage._cdata)
+                total += storage.nbytes()
+        return total
+
+    def start(self) -> None:
+        """Begin a new peak at what is alive now."""
+        self.peak = self.alive
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.alive += size
+        self.peak = max(self.peak, self.alive)
+        weakref.finalize(storage, self._forget, key, size).atexit = False
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.alive -= size
+
+
+@contextmanager
+def _fused_attention(on: bool):
+    """Make scaled_dot_product_attention allocate what fused kernels do: the output and one number per query.
+
+    On the meta device torch falls back to the score matrix, which the fused CPU and CUDA kernels do not build. Where
+    the real run falls back to it as well (falcon's one shared head on the CPU), the trace is too small.
+    """
+    whole = torch.nn.functional.scaled_dot_product_attention
+
+    def fused(query, key, value, *args, **kwargs):
+        # In memory the heads of a token stand together, so that the transpose after it needs no copy.
+        batch, heads, tokens = query.shape[:3]
+        output = query.new_empty((batch, tokens, heads, value.shape[-1])).transpose(1, 2)
+        query.new_empty(query.shape[:-1], dtype=torch.float32)
+        return output
+
+    torch.nn.functional.scaled_dot_product_attention = fused if on else whole
+    try:
+        yield
+    finally:
+        torch.nn.functional.scaled_dot_product_attention = whole
+
+
+def trace(
+    config: Any,
+    batch: int = 1,
+    prompt: int = 128,
+    dtype: Any = torch.bfloat16,
+    attention: str = "sdpa",
+    device: str = "meta",
+    logits_to_keep: int | None = 1,
+) -> Peak:
+    """Return the peak of live storages while a decoder reads `prompt` tokens and one more, on the meta device.
+
+    `config` is a PreTrainedConfig; `attention` is "sdpa" or "eager". `logits_to_keep=None` computes the logits of every
+    token, as a plain `forward` does; `generate` keeps the last one's. Give device="cpu" to run it with real values.
+
+    Raises TraceError when the model asks for values, which the meta device has not.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention).eval()
+        return trace_model(model, batch, prompt, attention, logits_to_keep)
+    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+        raise TraceError(
+            f"{config.model_type} cannot be traced with batch {batch} and {prompt} tokens on {device}: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
+
+
+def trace_model(
+    model: torch.nn.Module, batch: int, prompt: int, attention: str = "sdpa", logits_to_keep: int | None = 1
+) -> Peak:
+    """Return the peak of a model that is already built, on the device it is on."""
+    device = next(model.parameters()).device
+    ids = torch.zeros((batch, prompt), dtype=torch.long, device=device)
+    keep = {} if logits_to_keep is None else {"logits_to_keep": logits_to_keep}
+    live = LiveStorages()
+    weights = live.know([*model.parameters(), *model.buffers(), ids])
+    weights -= ids.untyped_storage().nbytes()
+    with torch.inference_mode(False), torch.no_grad(), _fused_attention(device.type == "meta"), live:
+        output = model(input_ids=ids, use_cache=True, **keep)
+        prefill, logits = live.peak, output.logits.untyped_storage().nbytes()
+        name = next((name for name in ("cache", "past_key_values", "cache_params") if name in output), None)
+        past = {name: output[name]} if name else {}
+        del output
+        held = live.alive
+        live.start()
+        model(input_ids=ids[:, :1], use_cache=True, **past, **keep)
+    return Peak(weights, prefill, live.peak, held, logits, attention, device.type)

@@ -1,0 +1,88 @@
+"""labutils.trace against the run itself: the peak on the meta device is that with real values."""
+
+import csv
+
+import pytest
+
+from labutils import arithmetic, data
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from labutils import trace  # noqa: E402
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+}
+
+
+def make(name: str, **values):
+    return getattr(transformers, name)(**{**SMALL, **values})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        make("LlamaConfig"),
+        make("Qwen3Config", head_dim=16),
+        make("MistralConfig", sliding_window=8),
+        make("Gemma3TextConfig", head_dim=16, sliding_window=8),
+        make("Olmo2Config"),
+    ],
+    ids=lambda config: config.model_type,
+)
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_the_peak_is_that_of_a_real_run(config, attention):
+    if config.model_type == "gemma2" and attention == "sdpa":
+        with pytest.raises(trace.TraceError, match="does not support an attention implementation"):
+            trace.trace(config, 2, 48, torch.float32, attention)
+        return
+    traced = trace.trace(config, 2, 48, torch.float32, attention)
+    run = trace.trace(config, 2, 48, torch.float32, attention, device="cpu")
+    assert traced.weights == run.weights and traced.held == run.held
+    assert traced.prefill == pytest.approx(run.prefill, rel=0.05) and traced.decode == pytest.approx(
+        run.decode, rel=0.05
+    )
+
+
+def test_what_the_config_tells_is_in_the_trace():
+    config = make("LlamaConfig")
+    found = trace.trace(config, 2, 48, torch.bfloat16)
+    parameters = arithmetic.parameters(config)
+    assert found.weights == parameters.bytes("bfloat16") + parameters.buffer_bytes("bfloat16")
+    assert found.held == arithmetic.kv_cache(config, 2, 48, 0, "bfloat16").held_after_prefill
+    assert found.logits == arithmetic.logits(config, 2, 48, "bfloat16", keep=1)
+    assert found.total >= found.weights + found.held
+
+
+def test_score_matrices_and_whole_logits_cost_memory():
+    config = make("LlamaConfig")
+    fused, eager = (trace.trace(config, 1, 256, torch.float32, attention).prefill for attention in ("sdpa", "eager"))
+    assert eager - fused > 4 * 256 * 256 * 4  # at least one score matrix of four heads
+    kept, whole = (trace.trace(config, 1, 256, torch.float32, logits_to_keep=keep) for keep in (1, None))
+    assert whole.logits == 256 * kept.logits
+
+
+def test_what_cannot_be_traced_is_said():
+    with pytest.raises(trace.TraceError, match="jetmoe cannot be traced"):
+        trace.trace(transformers.JetMoeConfig(num_hidden_layers=1, hidden_size=64, intermediate_size=64), 1, 8)
+
+
+# The CPU computes falcon's shared head with the score matrix that fused kernels avoid. Why the two with a sliding window
+# take 10 % less than traced is not explained yet.
+NOT_EXPLAINED = {("falcon", "sdpa"), ("cwm", "sdpa"), ("mistral", "sdpa")}
+
+
+def test_the_table_is_within_five_per_cent():
+    with data.path("arithmetic/trace.csv").open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    far = {
+        (line["type"], line["attention"]) for line in lines if abs(int(line["traced"]) / int(line["real"]) - 1) > 0.05
+    }
+    assert far == NOT_EXPLAINED
+    assert len({line["type"] for line in lines}) >= 30
