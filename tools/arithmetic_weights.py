@@ -475,7 +475,9 @@ def cost(text: str) -> float:
     if "[i]" in text or "[:i]" in text:
         return 2
     if text.startswith(("i ", "(i ")):
-        return 3
+        return 6 if "size" in text else 3
+    if re.fullmatch(r"\w+ (>|==) 0", text):
+        return 2.5
     return 4 if re.fullmatch(r"\w+ (>|==|!=) ('.*'|\d+)", text) else 5
 
 
@@ -597,15 +599,11 @@ class Conditions:
             ((mask, text) for mask, text in self.atoms.items() if mask & wanted == wanted and mask != self.all),
             key=lambda atom: atom[0].bit_count(),
         )
-        pairs = [
-            (a, b) for (first, a), (second, b) in itertools.combinations(tight, 2) if first & second == wanted
-        ]
+        pairs = [(a, b) for (first, a), (second, b) in itertools.combinations(tight, 2) if first & second == wanted]
         if pairs:
             return "({}) and ({})".format(*min(pairs, key=lambda pair: cost(pair[0]) + cost(pair[1])))
         below = [(mask, text) for mask, text in self.atoms.items() if mask & ~wanted == 0 and mask]
-        pairs = [
-            (a, b) for (first, a), (second, b) in itertools.combinations(below, 2) if first | second == wanted
-        ]
+        pairs = [(a, b) for (first, a), (second, b) in itertools.combinations(below, 2) if first | second == wanted]
         if pairs:
             return "({}) or ({})".format(*min(pairs, key=lambda pair: cost(pair[0]) + cost(pair[1])))
         triples = [
@@ -619,10 +617,12 @@ class Conditions:
 
     def _with_alternatives(self, wanted: int, tight: list[tuple[int, str]]) -> str | None:
         """Return "c or d", "a and (c or d)" or "a and b and (c or d)"."""
-        either: dict[int, str] = {}
+        either: dict[int, tuple[float, str]] = {}
         for (first, a), (second, b) in itertools.combinations(self.atoms.items(), 2):
             if (first | second) & wanted == wanted:
-                either.setdefault(first | second, f"({a}) or ({b})")
+                found = (cost(a) + cost(b), f"({a}) or ({b})")
+                either[first | second] = min(found, either.get(first | second, found))
+        either = {mask: text for mask, (_, text) in either.items()}
         loose = sorted(either.items(), key=lambda atom: atom[0].bit_count())
         for mask, text in loose:
             if mask == wanted:
