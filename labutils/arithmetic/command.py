@@ -83,6 +83,7 @@ def as_json(found: Plan) -> dict:
             "kinds": found.cache.kinds(),
             "bytes": found.cache.bytes,
             "held_after_prefill": found.cache.held_after_prefill,
+            "held_while_decoding": found.decoding,
             "layers": layers,
         },
         "logits": found.logits,
@@ -114,7 +115,7 @@ def as_text(found: Plan) -> str:
                 ("weights", found.weights.total),
                 ("  quantized and scales", found.weights.quantized + found.weights.scales),
                 ("cache (peak)", found.cache.peak),
-                ("  after generation", found.cache.held),
+                ("  while decoding", found.decoding),
                 ("logits of one step", found.logits),
                 ("total", found.total),
             )

@@ -37,9 +37,11 @@ MOST = 2**24
 class Plan:
     """What a model takes, in bytes, and whether it fits.
 
-    `weights` and `cache` are exact (see tools/verify_arithmetic.py); `logits` is one step of generate (the last token
-    of each sequence, float32 copy included). `largest_batch` holds at this context, `longest_context` at this batch;
-    both are None without a memory and 0 when not even one fits. `assumed` names sizes the config left to transformers.
+    `weights` and `cache` are exact (see tools/verify_arithmetic.py); `cache` is for a prompt of the whole context,
+    `decoding` what the cache holds once tokens come one by one (less, in a sliding model); `logits` is one step of
+    generate (the last token of each sequence, float32 copy included). `largest_batch` holds at this context,
+    `longest_context` at this batch; both are None without a memory and 0 when not even one fits. `assumed` names sizes
+    that the config left to transformers.
     """
 
     model_type: str
@@ -51,6 +53,7 @@ class Plan:
     parameters: int
     weights: WeightBytes
     cache: KVCache
+    decoding: int
     logits: int
     memory: int | None
     fits: bool | None
@@ -118,6 +121,7 @@ def plan(
         found.total,
         weights,
         cache,
+        rules.cache(batch, max(context - 1, 1), 2, dtype, encoder).held,
         _step_logits(config, batch, dtype),
         size,
         fits,

@@ -73,9 +73,8 @@ def test_what_cannot_be_traced_is_said():
         trace.trace(transformers.JetMoeConfig(num_hidden_layers=1, hidden_size=64, intermediate_size=64), 1, 8)
 
 
-# The CPU computes falcon's shared head with the score matrix that fused kernels avoid. Why the two with a sliding window
-# take 10 % less than traced is not explained yet.
-NOT_EXPLAINED = {("falcon", "sdpa"), ("cwm", "sdpa"), ("mistral", "sdpa")}
+# Not explained for certain; probably the CPU computes the shared head with the score matrix that fused kernels avoid.
+BEYOND = {("falcon", "sdpa")}
 
 
 def test_the_table_is_within_five_per_cent():
@@ -84,5 +83,5 @@ def test_the_table_is_within_five_per_cent():
     far = {
         (line["type"], line["attention"]) for line in lines if abs(int(line["traced"]) / int(line["real"]) - 1) > 0.05
     }
-    assert far == NOT_EXPLAINED
+    assert far == BEYOND
     assert len({line["type"] for line in lines}) >= 30

@@ -46,6 +46,8 @@ def test_table(file, capsys):
         "7,241,732,096 parameters",
         "32 sliding",
         "2,147,483,648",
+        "while decoding",
+        "536,870,912",
         "It fits",
         "Not counted: activations",
         "GiB",
