@@ -257,6 +257,32 @@ def mask_grid(weights, names: Sequence[str], mask: Sequence[int], title: str) ->
                             f"attention that falls on padding: {on_padding:.2f}")
 
 
+def attention_map(weights, names: Sequence[str], title: str) -> Picture:
+    """Return the attention of one head, or of several averaged: who (row) looks at whom (column).
+
+    weights: [length, length], rows that sum to 1. The plain form names, for each token, the one that it looks at most.
+    """
+    import numpy
+
+    exact = numpy.asarray(weights, dtype=float)
+    length = len(names)
+    if exact.shape != (length, length):
+        raise ValueError(f"Attention of {length} tokens is [{length}, {length}]; this is {list(exact.shape)}.")
+    size = max(3.2, 0.34 * length + 1.0)
+    figure, axes = _figure(size + 0.8, size)
+    image = axes.imshow(exact.round(2), cmap="cividis", vmin=0, vmax=1)     # the same picture where the last bits differ
+    labels = [visible(name).replace("$", r"\$") for name in names]
+    axes.set_xticks(range(length), labels, rotation=60, ha="right", fontsize=8)
+    axes.set_yticks(range(length), labels, fontsize=8)
+    axes.set_xlabel("looked at (key)")
+    axes.set_ylabel("looking (query)")
+    figure.colorbar(image, ax=axes, shrink=0.8, label="attention weight")
+    axes.set_title(title, fontsize=11, loc="left")
+    most = ", ".join(f"{visible(name)} → {visible(names[row.argmax()])} {row.max():.2f}"
+                     for name, row in zip(names, exact, strict=True))
+    return _picture(figure, f"{title}. Each token and the one that it looks at most: {most}")
+
+
 # --- text cut into tokens ---------------------------------------------------------------------------------------------
 
 
@@ -446,17 +472,22 @@ def reliability(labels: Sequence[int], title: str, bins: int = 10, **stated: Seq
     return _picture(figure, f"{title.rstrip('?.')}. Stated → true (count). " + "; ".join(words))
 
 
-def layer_lines(title: str, unit: str, **ways: Sequence[float]) -> Picture:
-    """Return one line for each way, a value for each layer; layer 0 is the embedding. `unit` names the upper axis."""
+def layer_lines(title: str, unit: str, /, start: int = 0, **ways: Sequence[float]) -> Picture:
+    """Return one line for each way, a value for each layer. `unit` names the upper axis.
+
+    start: the number of the first value's layer; layer 0 is the embedding.
+    """
     figure, axes = _figure(6.4, 3.6)
     words = []
     for (way, values), colour, marker in zip(ways.items(), (BLUE, ORANGE, GREEN, SKY), "os^D", strict=False):
         name = way.replace("_", " ")
-        axes.plot(range(len(values)), values, color=colour, marker=marker, markersize=4, linewidth=1.2, label=name)
+        drawn = [round(float(value), 3) for value in values]    # the same picture where the last bits differ
+        axes.plot(range(start, start + len(drawn)), drawn, color=colour, marker=marker, markersize=4, linewidth=1.2, label=name)
         words.append(f"{name} {' '.join(f'{value:.2f}' for value in values)}")
-    axes.set_xlabel("layer (0: embedding)")
+    axes.set_xlabel("layer" if start else "layer (0: embedding)")
     axes.set_ylabel(unit)
     axes.set_title(title, fontsize=11, loc="left")
     axes.legend(frameon=False, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
-    return _picture(figure, f"{title.rstrip('?.')} ({unit}, from the embedding up): " + "; ".join(words))
+    first = f"layer {start}" if start else "the embedding"
+    return _picture(figure, f"{title.rstrip('?.')} ({unit}, from {first} up): " + "; ".join(words))

@@ -358,7 +358,66 @@ views.layer_lines("River and money part, layer by layer", "cosine of the two ban
 # One article we read lets the two end up completely different. They do not: all vectors of a model have much in common, and
 # 0.84 in the encoder is still close. What can be shown is an order, not opposites.
 #
-# ## 7 · Reading between the layers
+# ## 7 · Who looks at whom
+#
+# What mixes the neighbours in is attention: each position hands out weights that add up to 1 (lesson 05). The usual
+# implementation, `sdpa`, is fast because it fuses the steps, and has no weights to return; `eager` goes step by step and has.
+# Of all heads of the encoder, here is the one in which the bank looks at the river most:
+
+# %%
+def attention(model, tokenizer, text):
+    """Return the tokens and the attention weights, [layers, heads, length, length]."""
+    inputs = tokenizer(text, return_tensors="pt").to(device)
+    model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        weights = model(**inputs, output_attentions=True).attentions
+    model.set_attn_implementation("sdpa")
+    return tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), torch.cat(weights).cpu()
+
+
+names, weights = attention(encoder, speller, river)
+looks = weights[:, :, names.index("bank"), names.index("river")]    # [layers, heads]
+layer, head = divmod(int(looks.argmax()), looks.shape[1])
+views.attention_map(weights[layer, head], names, f"Head {head + 1} of layer {layer + 1}")
+
+# %% [markdown]
+# A fine picture, and picked from 72. Before you believe it, ask what this head does with another sentence, and where all
+# heads look on average:
+
+# %%
+def most(row, names):
+    return f"{names[int(row.argmax())]} {row.max():.2f}"
+
+
+rows = []
+for text in (river, lake, money):
+    names, weights = attention(encoder, speller, text)
+    row = weights[:, :, names.index("bank")]
+    rows.append((text, most(row[layer, head], names), most(row.mean((0, 1)), names)))
+views.table(("", "this head", f"all {looks.numel()} heads"), rows, caption="where the bank looks most")
+
+# %% [markdown]
+# The head finds the lake as well, but not the money. And the average goes to `[CLS]`, which is no word of the sentence. The
+# chat model has no `[CLS]`. How much of its attention goes to the first token, whichever that is?
+
+# %%
+rest = " old mill by the river is now a library for the children of the town."
+share = {}
+for word in ("The", "Of", "<|endoftext|>"):
+    names, weights = attention(model, tokenizer, word + rest)
+    share[word] = weights[:, :, 1:, 0].mean((1, 2)).tolist()        # not its own: it sees no other
+even = sum(1 / seen for seen in range(2, len(names) + 1)) / (len(names) - 1)
+
+print({word: f"{sum(each) / len(each):.2f}" for word, each in share.items()}, f"{even:.2f}")
+views.layer_lines("The first token draws attention, whatever it is", "share on the first token",
+                  start=1, The=share["The"], Of=share["Of"],
+                  endoftext=share["<|endoftext|>"], spread_evenly=[even] * len(weights))
+
+# %% [markdown]
+# Half of it, more than three times an even spread. A softmax must spend its 1 somewhere, and a head that finds nothing parks
+# it on a place that every position can see: an *attention sink*. A map shows where weight went, not what was understood.
+#
+# ## 8 · Reading between the layers
 #
 # The head that makes logits from the last hidden state accepts any vector of that size. Give it an earlier layer, and see what
 # the model would say if it stopped there. That is the *logit lens*.
@@ -379,7 +438,7 @@ widgets.logit_lens(tokenizer, model, "The capital of France is")
 # and rhymes often do not. Then ask what the share column may and may not be taken for.
 
 # %% [markdown]
-# ## 8 · A vector for a text
+# ## 9 · A vector for a text
 #
 # Average the hidden states, and you have a vector for the text. Whether the vector is any good is another matter. Compare a
 # request with one that means the same and one that looks the same:
@@ -414,7 +473,7 @@ closest = (pooled(encoder, speller, news) @ names.T).argmax(-1).tolist()
 [(text, subjects[number]) for text, number in zip(news, closest)]
 
 # %% [markdown]
-# ## 9 · What a full row costs
+# ## 10 · What a full row costs
 #
 # A vocabulary is wide, and `forward` fills a row of it for every position. One sequence of 4,096 tokens, a vocabulary of
 # 32,000, two bytes a number: how much? And to write, you need one row only, the last: `logits_to_keep` says so. Compare, and

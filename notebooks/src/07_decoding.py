@@ -218,7 +218,7 @@ print({f"T = {T}": kept(cut(None, unsure / T)) for T in (0.5, 1.0, 2.0)})
 # afterwards. An engine that cuts first and divides last, as llama.cpp does by default, keeps the middle number every time.
 # Equal settings, other texts.
 #
-# The others by hand, each beside the library's class, on the same logits:
+# The others by hand, each beside the library's class, equal to the last bit. Below them you can move all of them yourself.
 
 # %%
 def top_k(logits, k):
@@ -244,9 +244,6 @@ pairs = {
     "repetition": (repetition(unsure, ids, 1.3), penalized),
 }
 {name: torch.equal(ours, theirs(ids, unsure)) for name, (ours, theirs) in pairs.items()}
-
-# %% [markdown]
-# Equal to the last bit. Now move them yourself.
 
 # %%
 widgets.sampling(tokenizer, model, "My favourite animal is the", top_p=0.3)
@@ -278,7 +275,8 @@ torch.manual_seed(7)
 #
 # The *repetition* penalty, above, divides a positive logit and multiplies a negative one.
 # *Presence* and *frequency* penalties subtract. Here they are as vLLM documents them: once for a token that was written, or
-# for each time. They count what was *written*; repetition counts the prompt too.
+# for each time. They count what was *written*; repetition counts the prompt too. In llama.cpp all three count the prompt, as
+# far as it lies within the last 64 tokens. One request, two engines, two texts.
 
 # %%
 def presence_and_frequency(logits, written, presence, frequency):
@@ -308,6 +306,33 @@ views.table(("repetition_penalty", "reply"), [
 
 # %% [markdown]
 # "Tokyo" came through, being new. The end did not: `<|im_end|>` stood in the prompt and was punished for it.
+#
+# That was the prompt's doing. Padding can do the same to a prompt without any end in it, since many tokenizers, this one
+# included, pad with the end token. Here is an answer that is complete, alone and beside a longer neighbour:
+
+# %% margin="compared are the score of the end and whether it wins, not what comes instead"
+done = "Question: What is the capital of Japan?\nAnswer: The capital of Japan is Tokyo."
+alone, pair = (tokenizer(texts, padding=True, padding_side="left", return_tensors="pt").to(device)
+               for texts in ([done], [done, "Once upon a time there was a girl. " * 4]))
+
+
+def end_of(inputs, **how):
+    """Return the score of the end token after the first row, and whether it comes next."""
+    scores = model.generate(**inputs, max_new_tokens=1, do_sample=False, output_scores=True,
+                            return_dict_in_generate=True, **how).scores[0][0]
+    end = tokenizer.eos_token_id
+    return f"{scores[end]:.1f}", bool(scores.argmax() == end)
+
+
+views.table(("repetition penalty 1.3", "score of the end", "ends"), [
+    ("alone", *end_of(alone, repetition_penalty=1.3)),
+    ("in a batch", *end_of(pair, repetition_penalty=1.3)),
+    ("in a batch, the class by hand", *end_of(pair, logits_processor=[penalized])),
+])
+
+# %% [markdown]
+# `generate` reads from the mask where each row begins and leaves the padding out. The class alone sees only ids: it takes
+# the padding for text, and the answer no longer ends, because of its neighbour. Serving engines have shipped that fault.
 #
 # ## 5 · Beams
 #

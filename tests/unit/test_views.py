@@ -68,6 +68,23 @@ def test_an_attention_map_measures_what_falls_on_padding():
         views.mask_grid(weights, list("abc"), [1, 1, 1], "Wrong")
 
 
+def test_an_attention_map_names_what_each_token_looks_at_most():
+    weights = numpy.array([[1.0, 0.0, 0.0], [0.3, 0.1, 0.6], [0.2, 0.5, 0.3]])
+    shown = views.attention_map(weights, ["the", "Ġold", "bank"], "Head 1")
+    assert repr(shown) == "Head 1. Each token and the one that it looks at most: the → the 1.00, ·old → bank 0.60, bank → ·old 0.50"
+    assert shown.png == views.attention_map(weights + 1e-7, ["the", "Ġold", "bank"], "Head 1").png
+    with pytest.raises(ValueError, match="Attention of 2 tokens is .2, 2.; this is .3, 3."):
+        views.attention_map(weights, ["a", "b"], "Wrong")
+
+
+def test_lines_by_layer_say_where_they_start_and_forget_the_last_bits():
+    from_the_embedding = views.layer_lines("Apart?", "cosine", chat_model=[1.0, 0.5])
+    assert repr(from_the_embedding) == "Apart (cosine, from the embedding up): chat model 1.00 0.50"
+    assert "from layer 1 up" in repr(views.layer_lines("Share", "share", start=1, a=[0.1]))
+    assert from_the_embedding.png == views.layer_lines("Apart?", "cosine", chat_model=[1.0, 0.5 + 1e-6]).png
+
+
+
 def test_side_by_side_marks_what_differs_in_words():
     shown = repr(views.side_by_side(["q1", "q2"], alone=["a", "b"], batched=["a", "c"]))
     assert "= 'a'" in shown and "≠ 'c'" in shown
