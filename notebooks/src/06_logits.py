@@ -268,12 +268,12 @@ views.reliability(labels, "Trained and too sure, untrained and too modest", **pr
 # On the dashed line a score can be taken at its word; the larger a marker, the more sentences. Table and picture say:
 #
 # - **question**: it says no to nearly everything, so its 41.2% are the share of negative sentences, and it is sure of it.
-#   Yet its line rises: the scores do know something. The border at 0.5 is in the wrong place.
+#   Yet its line rises: the scores do know something. The threshold of 0.5 is in the wrong place.
 # - **continuation**: nobody trained it for this, and it is right in 79.2%. It claims less than that: below the dashed
 #   line where it says unlikely, above it where it says likely.
 # - **sentiment**: right most often, and too sure. Where it states 0.01, a share of 0.16 is positive after all.
 #
-# The words of the prompt decided more than the model did. And a softmax always adds up to 1: that is arithmetic, not
+# One model, two prompts: the wording decided nearly everything. And a softmax always adds up to 1: that is arithmetic, not
 # honesty. Only labelled examples show what a score is worth.
 #
 # ### Exercise 6.3 · Reliability bins &nbsp; ⏱ 7 min · ●●○
@@ -374,11 +374,12 @@ def attention(model, tokenizer, text):
     model.set_attn_implementation("sdpa")
     return tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), torch.cat(weights).cpu()
 
-
+# %%
 names, weights = attention(encoder, speller, river)
 looks = weights[:, :, names.index("bank"), names.index("river")]    # [layers, heads]
 layer, head = divmod(int(looks.argmax()), looks.shape[1])
-views.attention_map(weights[layer, head], names, f"Head {head + 1} of layer {layer + 1}")
+views.attention_map(weights[layer, head], names,
+                    f"Head {head + 1} of layer {layer + 1}: the bank looks at the river")
 
 # %% [markdown]
 # A fine picture, and picked from 72. Before you believe it, ask what this head does with another sentence, and where all
@@ -394,7 +395,8 @@ for text in (river, lake, money):
     names, weights = attention(encoder, speller, text)
     row = weights[:, :, names.index("bank")]
     rows.append((text, most(row[layer, head], names), most(row.mean((0, 1)), names)))
-views.table(("", "this head", f"all {looks.numel()} heads"), rows, caption="where the bank looks most")
+views.table(("", "this head", f"all {looks.numel()} heads"), rows,
+            caption="where the bank looks most")
 
 # %% [markdown]
 # The head finds the lake as well, but not the money. And the average goes to `[CLS]`, which is no word of the sentence. The
@@ -405,9 +407,10 @@ rest = " old mill by the river is now a library for the children of the town."
 share = {}
 for word in ("The", "Of", "<|endoftext|>"):
     names, weights = attention(model, tokenizer, word + rest)
-    share[word] = weights[:, :, 1:, 0].mean((1, 2)).tolist()        # not its own: it sees no other
-even = sum(1 / seen for seen in range(2, len(names) + 1)) / (len(names) - 1)
+    share[word] = weights[:, :, 1:, 0].mean((1, 2)).tolist()        # but for the first itself
 
+# %%
+even = sum(1 / seen for seen in range(2, len(names) + 1)) / (len(names) - 1)
 print({word: f"{sum(each) / len(each):.2f}" for word, each in share.items()}, f"{even:.2f}")
 views.layer_lines("The first token draws attention, whatever it is", "share on the first token",
                   start=1, The=share["The"], Of=share["Of"],
@@ -463,7 +466,8 @@ views.table(("", *texts[1:]), rows, caption=f"cosine with “{texts[0]}”")
 
 # %% [markdown]
 # The encoder was trained so that equal meanings lie close. The chat model was trained to guess the next token; its mean
-# vector puts the cat beside the money, because the words are the same. With the right model, a classifier needs no examples at all: choose the label that lies closest.
+# vector puts the cat beside the money, because the words are the same. With the right model, a classifier needs no examples
+# at all: choose the label that lies closest.
 
 # %%
 news = ["The striker scored twice.", "Simmer the onions until soft.", "Interest rates rose."]

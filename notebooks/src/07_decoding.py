@@ -135,7 +135,7 @@ views.table(("T", "a", "b", "c"), [
 #
 # ## 3 · Cutting off the tail
 #
-# Thousands of unlikely tokens together are likely. So one draws from the head only. Here are two texts, one with an obvious
+# Thousands of unlikely tokens together are likely. So one draws only among the best. Here are two texts, one with an obvious
 # next word and one without.
 
 # %%

@@ -71,7 +71,8 @@ def test_an_attention_map_measures_what_falls_on_padding():
 def test_an_attention_map_names_what_each_token_looks_at_most():
     weights = numpy.array([[1.0, 0.0, 0.0], [0.3, 0.1, 0.6], [0.2, 0.5, 0.3]])
     shown = views.attention_map(weights, ["the", "Ġold", "bank"], "Head 1")
-    assert repr(shown) == "Head 1. Each token and the one that it looks at most: the → the 1.00, ·old → bank 0.60, bank → ·old 0.50"
+    assert repr(shown) == ("Head 1. Each token and the one that it looks at most: "
+                           "the → the 1.00, ·old → bank 0.60, bank → ·old 0.50")
     assert shown.png == views.attention_map(weights + 1e-7, ["the", "Ġold", "bank"], "Head 1").png
     with pytest.raises(ValueError, match="Attention of 2 tokens is .2, 2.; this is .3, 3."):
         views.attention_map(weights, ["a", "b"], "Wrong")
