@@ -53,8 +53,8 @@ views.table(("file", "MB"), [(file.name, f"{file.stat().st_size / 1e6:.3f}") for
 
 # %% [markdown]
 # Nearly all of it is weights; the rest says how to use them, and lesson 02 reads every file. `checkpoint("chat")` only
-# finds the folder. Everything after it is the `transformers` library as you would use it
-# anywhere: one class loads what turns text into numbers, another loads the model.
+# finds the folder. Everything after it is the `transformers` library as you would use it anywhere: one class loads what
+# turns text into numbers, another loads the model.
 
 # %%
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -123,8 +123,8 @@ finally:
 # Before a number appears you are asked for it. A guess that turns out wrong is worth more than a number that you merely
 # read: you will remember the surprise.
 #
-# **Predict 0.1.** Here are the type in which this model was loaded and the count of its numbers. How many **megabytes** (10⁶ bytes) do the
-# weights take? Put a number in place of the dots.
+# **Predict 0.1.** Here are the type in which this model was loaded and the count of its numbers. How many **megabytes**
+# (10⁶ bytes) do the weights take? Put a number in place of the dots.
 
 # %%
 model.dtype, model.num_parameters()

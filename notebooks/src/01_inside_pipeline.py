@@ -266,8 +266,8 @@ for name, context in contexts.items():
     print(f"{name:10} {seconds * 1000:.0f} ms")
 
 # %% [markdown]
-# So: `eval()` changes **results**; `no_grad()` and `inference_mode()` change **memory**, and time a little. You want both, and
-# a pipeline does both.
+# So: `eval()` changes **results**; `no_grad()` and `inference_mode()` change **memory**. Whether they save time, your own three
+# lines say; here it is little. You want both, and a pipeline does both.
 #
 # ## 7 · More texts, more labels
 #

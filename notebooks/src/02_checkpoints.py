@@ -78,7 +78,7 @@ pickle.loads(pickle.dumps(Weights()))
 # ## 3 · Identity: from config to class
 #
 # `model_type` names a family, and the Auto class that you call names the task. Two look-ups give one class, and the class
-# decides where the model ends. Let us see it on the *meta* device, where tensors have a shape and take no memory. Two texts of
+# decides where the model ends. Watch it on the *meta* device, where tensors have a shape and take no memory. Two texts of
 # seven tokens, one body, five heads:
 
 # %%
@@ -198,9 +198,11 @@ check.expert_billions(billions, giants["mixtral"])
 
 # %% [markdown]
 # The defaults of these three configs are Llama 2 7B, Mixtral 8x7B and DeepSeek-V3, built in seconds on a machine that could
-# hold none of them. What sets each apart, counted by hand: a head of its own; experts and the *router* that picks two of them
-# for each token; *latent* attention, which squeezes keys and values through a narrow layer. Below the table is an explorer,
-# which starts with the chat model's config. Grow it: which field is expensive in a small model, and which in a large one?
+# hold none of them.
+#
+# Each has a part that the others lack. The Llama has a head of its own. The Mixtral has experts and, in every layer, a
+# *router* that picks two of them for each token. DeepSeek has *latent* attention, which squeezes keys and values through a
+# narrow layer. Its count is the long one below: read it once, top to bottom, as a list of matrices.
 
 # %%
 def count(family, part):
@@ -220,6 +222,10 @@ views.table(("", "by hand", "library"), [
     ("Mixtral, routers", 8 * each, count("mixtral", "mlp.gate")),
     ("DeepSeek, latent attention", latent, count("deepseek_v3", "self_attn")),
 ])
+
+# %% [markdown]
+# Now grow a model of your own. The explorer starts with the chat model's config. Which field is expensive in a small model,
+# and which in a large one?
 
 # %%
 widgets.parameter_map(AutoConfig.from_pretrained(checkpoint("chat")))

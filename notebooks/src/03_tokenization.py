@@ -1,13 +1,13 @@
 # %% [markdown]
 # A model never sees your text. It sees the numbers that a tokenizer made of it, and what the tokenizer lost is lost. It also
-# decides what a text costs: one sentence takes 14 tokens in English and nine times as many in Tamil. And when a tokenizer
-# meets the wrong model nothing breaks, except the answers. In this lesson you build one, take real ones apart, and learn to
-# catch the wrong one.
+# decides what a text costs: you will measure a sentence of 14 tokens in English that takes nine times as many in Tamil. And
+# when a tokenizer meets the wrong model nothing breaks, except the answers. In this lesson you build one, take real ones
+# apart, and learn to catch the wrong one.
 #
 # ## 1 · Words, letters, or something between
 #
-# What should one number stand for? Here is a real text: 20 sentences, written for this course in 21 languages. Read it in
-# English and count how many different words and characters you have met, and how much of the rest you could not read with
+# What should one number stand for? Here is a real text: 20 sentences, written for this course in English and put into
+# 20 other languages. Read the English and count how many different words and characters you have met, and how much of the rest you could not read with
 # them.
 
 # %%
@@ -195,7 +195,8 @@ views.table(("stage", "wordpiece", "smollm2"), list(zip(steps, *two)))
 # nothing and works on bytes: `é` and `€` show as the letters that stand for their bytes. Each stage belongs to the tokenizer.
 # Change one and the ids change, while the vocabulary stays the same.
 #
-# Ids are rows of one table. An article we read prints ids for `bank`, `I love transformers` and `Transformers are great`:
+# Ids are rows of one table, and mean nothing beside another. That makes an id in print easy to check. One article prints ids
+# for `bank`, `I love transformers` and `Transformers are great`:
 
 # %%
 bert = shelf["wordpiece"]

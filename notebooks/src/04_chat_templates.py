@@ -169,11 +169,13 @@ views.table(("set", "asked as", *columns, "of"), [
 # *Right answer*: the reply holds an accepted one, as whole words. *In circles*: some six tokens in a row occur three times.
 # Replies were cut at the limit, so a long good one has no end either.
 #
-# On the facts the template makes the difference between 1 right answer and 41. One article we read names two symptoms when
-# it is missing: the model continues your prompt, and it rambles past the end. Look at the requests. Where the bare text got
-# words at all, 5 replies came to an end and 14 ran in circles: both symptoms are real. But the common one is silence, an
-# "empty turn", as another article has it. Which one you meet depends on the checkpoint and on how your prompt ends. Leaving
-# out only the generation prompt cost no right answer here; it put a header in front of nearly all of them.
+# On the facts the template makes the difference between 1 right answer and 41. Leaving out only the generation prompt cost no
+# right answer; it put a header in front of nearly all of them.
+#
+# What does a missing template look like? One article names two symptoms: the model continues your prompt, and it rambles past
+# the end. Where the bare requests got words at all, 5 replies came to an end and 14 ran in circles, so both are real. But the
+# common symptom is silence, an "empty turn", as another article has it. Which one you meet depends on the checkpoint and on how
+# your prompt ends.
 #
 # ## 4 · Words in its mouth
 #
@@ -233,7 +235,8 @@ twice = replies([bos[0] + render(each, add_generation_prompt=True) for each in a
 views.table(("one BOS (recorded)", "two"), list(zip(once, twice)))
 
 # %% [markdown]
-# One wrong answer turned right, one right answer turned into nonsense. You would blame the model, or praise it. One call,
+# The left column is the recording from above, the right one ran just now. One wrong answer turned right, one right answer
+# turned into nonsense. You would blame the model, or praise it. One call,
 # `apply_chat_template` with its default `tokenize=True`, avoids all this. If you need the text in between, say
 # `add_special_tokens=False`.
 #

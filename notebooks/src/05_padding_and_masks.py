@@ -102,7 +102,7 @@ widgets.attention(tokenizer, encoder, texts, head=4)
 
 # %% [markdown] instructor minutes=4
 # Let the room uncheck the box together, then switch heads: some heads dump most of their weight on the pads when they may.
-# Ask what that weight was doing before (mostly resting on [CLS] and [SEP]).
+# Ask what that weight was doing before (mostly resting on [CLS] and [SEP]; lesson 06 measures it).
 
 # %% [markdown]
 # ## 4 · Same sentence, other company
@@ -288,8 +288,8 @@ check.left_pad(left_pad)
 # Padding comes first, then the row: `[pad] * missing + row`.
 
 # %% [markdown] instructor minutes=4
-# Ask for hands before the reveal of 5.2. Most say four: they trust the mask. Let them find the word "last" in the loop of
-# lesson 07.
+# Ask for hands before the reveal of 5.2. Most say four: they trust the mask. Ask where in the code of a
+# generation loop the word "last" would stand (lesson 07 writes it as `[:, -1]`).
 
 # %% [markdown]
 # ## 6 · When the pad is a real token

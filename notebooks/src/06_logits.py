@@ -156,8 +156,9 @@ def loss_of_answer(country):
 # %% [markdown]
 # ## 4 · Perplexity, and what it hides
 #
-# *Perplexity* is exp of that loss: the number of equally likely tokens that would leave the model as unsure. Here are six
-# sentences that say the same in several languages. The model was trained on English.
+# Lesson 03 met *perplexity* from the tokenizer's side; here is the model's. It is exp of that loss: the number of equally
+# likely tokens that would leave the model as unsure. Here are six sentences that say the same in several languages. The model
+# was trained on English.
 #
 # **Predict 6.2.** Which language has the lowest perplexity: English, German, Greek, Japanese or Swahili?
 
