@@ -65,6 +65,8 @@ def forget() -> None:
         for name in ("_", "__", "___"):
             setattr(shell.displayhook, name, "")
         shell.InteractiveTB.tb = None
+        if last := shell.last_execution_result:
+            last.result = last.error_in_exec = last.error_before_exec = None
     for name in ("last_exc", "last_value", "last_type", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)

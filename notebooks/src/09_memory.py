@@ -61,15 +61,11 @@ views.table(("share of", *names), [
 experts_gb = 61     # GB; within 10 % counts
 ### END SOLUTION
 
-# %%
+# %% tags=["check"]
 experts = counted["Qwen3-30B-A3B"]
 idle = experts.parts["experts"] * (1 - 8 / 128)
-views.table(("", "billion", "GB in bfloat16"), [
-    (name, f"{count / 1e9:.2f}", f"{2 * count / 1e9:.2f}")
-    for name, count in (("work on one token", experts.total - idle), ("all", experts.total))
-])
-
-# %% tags=["check"]
+for name, count in (("work on one token", experts.total - idle), ("all", experts.total)):
+    print(f"{name}: {count / 1e9:.2f} billion, {2 * count / 1e9:.2f} GB in bfloat16")
 check.resident_experts(experts_gb, experts.total, experts.total - idle)
 
 # %% [markdown]
@@ -182,17 +178,12 @@ check.three_cards(choose)
 # %% [markdown] hint="it chooses a format with no sequence at all"
 # Weights that just fit are not enough: a model that cannot hold one sequence cannot answer.
 
-# %% [markdown] hint="it says 0 or a negative number where nothing fits"
-# Go on to the next format, and return `None` after the last.
-
 # %% [markdown]
-# Now plan with real models. What is not counted stands below; a reserve of a tenth is a habit, not a law.
+# Now plan with real models. For what is not counted, keep a reserve; a tenth is a habit, not a law.
 
 # %%
+print("not counted:", *busy.not_counted, sep="\n- ")
 widgets.fit_planner()
-
-# %%
-print(*busy.not_counted, sep="\n")
 
 # %% [markdown] instructor minutes=5
 # Let each group take the card it really has. First the largest model at batch 1 and 8,192 tokens, then the largest batch of
@@ -333,7 +324,7 @@ check.bytes_by_device(bytes_by_device)
 fetched_gb = 2.9    # GB; within 20 % counts
 ### END SOLUTION
 
-# %%
+# %% tags=["check"]
 fetched = []
 
 
@@ -354,8 +345,6 @@ def write(network):
 write(model)        # the first run warms up
 (text, quick), (same, slow) = write(model), write(capped)
 print(repr(text), "| equal:", text == same)
-
-# %% tags=["check"]
 check.fetched(fetched_gb, sum(fetched), sum(weight.nbytes for weight in away))
 
 # %% tags=["nbval-ignore-output"] reason="seconds differ between runs and machines"
@@ -371,7 +360,7 @@ print(f"{slow / quick:.1f} times slower; {sum(fetched) / (slow - quick) / 1e9:.1
 links = {"big card (2000 GB/s), over the bus (25)": (2000, 25),
          "big card, from disk (5)": (2000, 5),
          "laptop card (300), over the bus (12)": (300, 12)}
-shares = [share / 100 for share in range(0, 61, 4)]
+shares = [share / 100 for share in range(0, 61, 2)]
 lines = {name: ([100 * share for share in shares],
                 [1 - share + share * fast / slow for share in shares])
          for name, (fast, slow) in links.items()}
@@ -403,7 +392,7 @@ torch.ones(2) + torch.ones(2, device="meta")
 # First, a cell that ends with the model:
 
 # %%
-del capped, module, away
+del capped, module, away, model
 copy = load(dtype=torch.bfloat16)
 weights = weakref.ref(copy.lm_head.weight.untyped_storage())
 copy.eval()
@@ -411,18 +400,13 @@ copy.eval()
 # %%
 del copy
 gc.collect()
-memory.holders(weights())
-
-# %% [markdown]
-# Every displayed result is kept. A semicolon after `copy.eval();` would have displayed nothing. `memory.forget()` clears what
-# the notebook remembers, and nothing of yours.
-
-# %%
+print(*memory.holders(weights()), sep="\n")
 memory.forget()
 weights() is None
 
 # %% [markdown]
-# Second, an error: its traceback keeps the frames, and the frames their variables.
+# Every displayed result is kept. A semicolon, `copy.eval();`, would have displayed nothing. `memory.forget()` cleared what the
+# notebook remembers, and nothing of yours. Second, an error: its traceback keeps the frames, the frames their variables.
 
 # %% tags=["raises-exception", "nbval-check-output"]
 copy = load(dtype=torch.bfloat16)
@@ -432,7 +416,7 @@ copy(input_ids=None)
 # %%
 del copy
 gc.collect()
-print(memory.holders(weights()))
+print(*memory.holders(weights()), sep="\n")
 memory.forget()
 weights() is None
 
@@ -442,17 +426,26 @@ weights() is None
 # %%
 copy = load(dtype=torch.bfloat16).to(device)
 weights = weakref.ref(copy.lm_head.weight.untyped_storage())
-logits = copy(**prompt).logits
+logits = copy(**prompt.to(copy.device)).logits
 del copy
 gc.collect()
-print(memory.holders(weights()))
+print(*memory.holders(weights()), sep="\n")
 del logits
 weights() is None
 
 # %% [markdown]
 # Without `torch.inference_mode()` or `no_grad()`, every output carries its graph, and the graph carries the weights. A list of
-# such outputs grows with every step of a loop.
-#
+# such outputs grows with every step of a loop. Does the system agree that memory came back? (On a GPU `nvidia-smi` may not:
+# torch keeps freed memory for its next tensor. `memory.forget()` gives that back as well.)
+
+# %% tags=["nbval-ignore-output"] reason="resident memory differs between systems"
+copy = load(dtype=torch.bfloat16)
+with_copy = memory.resident()
+del copy
+memory.forget()
+print(f"resident: {with_copy / 1e6:.0f} MB with the copy, {memory.resident() / 1e6:.0f} MB without")
+
+# %% [markdown]
 # ### Exercise 9.3 · Who lets go? &nbsp; ⏱ 6 min · ●●○
 #
 # After each scene: `del net`, then `gc.collect()`. In which scenes do the weights **stay**? The checker runs them all.
@@ -476,17 +469,3 @@ check.who_stays(stay, scenes)
 
 # %% [markdown] hint="a hook is attached to the network, not the other way round"
 # `register_forward_hook` returns a handle that can remove the hook. It knows the network only weakly.
-
-# %% [markdown] hint="h holds itself"
-# A circle keeps itself alive until `gc.collect()` looks for circles. It did.
-
-# %% tags=["nbval-ignore-output"] reason="resident memory differs between systems"
-copy = load(dtype=torch.bfloat16)
-with_copy = memory.resident()
-del copy
-memory.forget()
-print(f"resident: {with_copy / 1e6:.0f} MB with the copy, {memory.resident() / 1e6:.0f} MB without")
-
-# %% [markdown]
-# The system agrees. On a GPU `nvidia-smi` may not: torch keeps freed memory for its next tensor. `memory.forget()` gives that
-# back as well.
