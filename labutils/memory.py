@@ -99,7 +99,7 @@ def _through(value: Any, target: Any) -> str:
     if value is target:
         return ""
     if callable(getattr(value, "parameters", None)):
-        return " (a part of it)"
+        return " (its weights)"
     if getattr(value, "grad_fn", None) is not None:
         return " (through its graph)"
     if isinstance(value, BaseException):

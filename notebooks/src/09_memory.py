@@ -85,24 +85,20 @@ with torch.device("meta"):
                    for auto_class in (AutoModelForCausalLM, AutoModel))
 print("room taken here:", "under 0.1 GB" if memory.resident() - before < 1e8 else "more")
 
-views.table(("", "parameters", "GB"), [
-    (name, count, f"{2 * count / 1e9:.2f}") for name, count in (
-        ("skeleton, whole", whole.num_parameters()), ("skeleton, AutoModel", body.num_parameters()),
+views.table(("", "parameters", "GB", "GiB", "GiB, halved"), [
+    (name, count, *(f"{2 * count / unit:.2f}" for unit in (10**9, 2**30, 2**31)))
+    for name, count in (
+        ("skeleton, whole", whole.num_parameters()),
+        ("skeleton, AutoModel", body.num_parameters()),
         ("arithmetic", arithmetic.parameters(arithmetic.known("Llama-3.1-70B")).total))
 ])
 
 # %% [markdown]
 # The count from the config alone is equal to the library's. Now a public wrong estimate: someone asked `accelerate
-# estimate-memory` about this model in 16 bits, expected about 140 GB, and was told 64.73 (accelerate issue 3379). Where does
-# such a number come from?
-
-# %%
-size = body.get_memory_footprint(return_buffers=False)
-{"body, GB": round(size / 1e9, 2), "in GiB": round(size / 2**30, 2),
- "and halved": round(size / 2 / 2**30, 2)}
-
-# %% [markdown]
-# Three slips in one number. The skeleton was the body: no head. It was in 16 bits already and was halved once more, which was
+# estimate-memory` about this model in 16 bits, expected about 140 GB, and was told 64.73 (accelerate issue 3379). Find that
+# number in the table.
+#
+# Three slips in one. The skeleton was the body: no head. It was in 16 bits already and was halved once more, which was
 # repaired at once. And GiB, 2³⁰ bytes, were printed as GB, 10⁹. In this course GB is 10⁹ bytes, always.
 #
 # ## 3 · What grows
@@ -212,7 +208,8 @@ with torch.inference_mode():
 largest = [float(f"{state.abs().max():.2g}") for state in states]
 end = torch.finfo(torch.float16).max
 layers = range(len(largest))
-views.curves({"largest activation": (layers, largest), "end of float16": (layers, [end] * len(layers)),
+views.curves({"largest activation": (layers, largest),
+              "end of float16": (layers, [end] * len(layers)),
               "its square root": (layers, [end**0.5] * len(layers))},
              "Squares leave float16 after two layers", "layer (0: embedding)", "absolute value",
              log="y", digits=0, points=6)
@@ -268,26 +265,25 @@ capped = load(dtype=torch.float32, device_map="auto", max_memory=memory.cap("200
               offload_folder=room.name)
 print("with room:", getattr(roomy, "hf_device_map", "no hf_device_map at all"))
 
-parts = [list(run) for _, run in itertools.groupby(capped.hf_device_map.items(), lambda each: each[1])]
+parts = [list(run) for _, run in itertools.groupby(
+    capped.hf_device_map.items(), lambda each: each[1])]
 views.table(("from", "to", "modules", "device"), [
     (run[0][0], run[-1][0], len(run), str(run[0][1])) for run in parts])
 
 # %% [markdown]
 # On a machine without a GPU a model with room has no map, hence `getattr`. The capped one has put most of its layers on the
-# slow side. What is left of them is a shape:
-
-# %%
-del roomy
-away = [weight for weight in capped.parameters() if weight.is_meta]
-{"parameters on meta": f"{len(away)} of {len(list(capped.parameters()))}",
- "their MB": round(sum(weight.nbytes for weight in away) / 1e6),
- "get_memory_footprint, MB": round(capped.get_memory_footprint() / 1e6)}
+# slow side. What is left of those is a shape. Count them, then try to move the model:
 
 # %% tags=["raises-exception", "nbval-check-output"]
+del roomy
+away = [weight for weight in capped.parameters() if weight.is_meta]
+print(f"on meta: {len(away)} of {len(list(capped.parameters()))} parameters,",
+      f"{sum(weight.nbytes for weight in away) / 1e6:.0f} MB")
+print(f"get_memory_footprint: {capped.get_memory_footprint() / 1e6:.0f} MB")
 capped.to(device)
 
 # %% [markdown]
-# The footprint function counts shapes, so it does not notice. And such a model cannot be moved: load it again, with room.
+# The footprint function counts shapes, so it does not notice. And what is not there cannot be moved: load again, with room.
 #
 # ### Exercise 9.2 · Read a device map &nbsp; ⏱ 8 min · ●●●
 #
@@ -311,9 +307,6 @@ check.bytes_by_device(bytes_by_device)
 
 # %% [markdown] hint="layer 1 takes the bytes of layer 10"
 # `"model.layers.10.mlp".startswith("model.layers.1")` is true. Compare with a dot at the end of both.
-
-# %% [markdown] hint="some bytes are counted twice"
-# Several keys can contain one name. Choose one: the longest.
 
 # %% [markdown]
 # **Predict 9.3.** The capped model will answer in 8 tokens. Before a layer runs, a *hook* fetches its weights; after it, the
@@ -365,8 +358,9 @@ lines = {name: ([100 * share for share in shares],
                 [1 - share + share * fast / slow for share in shares])
          for name, (fast, slow) in links.items()}
 print({name: f"{29 / (fast / slow - 1):.0%}" for name, (fast, slow) in links.items()})
-views.curves(lines, "Time for a token, against all weights on the card", "% of the weights elsewhere",
-             "times slower", band=(25, 35, "about thirty-fold"), log="y", digits=1)
+views.curves(lines, "Time for a token, against all weights on the card",
+             "% of the weights elsewhere", "times slower",
+             band=(25, 35, "about thirty-fold"), log="y", digits=1)
 
 # %% [markdown]
 # The speeds are nominal ones; put yours in. The line above the picture gives the share at which it is thirty-fold: a third of
