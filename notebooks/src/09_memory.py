@@ -149,8 +149,8 @@ views.curves(lines, "Where “plus 20 to 30 %” holds", "tokens of context",
              "need / (parameters × 2 bytes)", band=(1.2, 1.3, "the rule"), log="xy")
 
 # %% [markdown]
-# The rule is a stripe; the need is a curve, and each curve crosses the stripe once, somewhere. Left of it you pay for room that
-# you do not use; right of it you run out. A percentage of the weights cannot know your context or your batch.
+# The rule is a stripe; the need is a curve that crosses it once, if at all. Left of the crossing you pay for room that you do
+# not use; right of it you run out. A percentage of the weights cannot know your context or your batch.
 #
 # ### Exercise 9.1 · Plan for three cards &nbsp; ⏱ 8 min · ●●○
 #
@@ -250,7 +250,7 @@ views.table(("position", "its angle is off by, radians"), [
 
 # %% [markdown]
 # The weights agree. But `.half()` also rounds the buffers, among them the frequencies by which the model tells positions apart.
-# At the start nobody notices; at the far end of the window an angle points anywhere. Ask with `dtype=`.
+# At the start nobody notices; at the far end of the window an angle is off by 0.74, or 42 degrees. Ask with `dtype=`.
 #
 # ## 5 · Where it stands
 #
