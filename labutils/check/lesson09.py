@@ -111,17 +111,8 @@ def three_cards(function: Callable) -> str:
 
 def _chosen(function: Callable, card: int, weights: Mapping[str, int], each: int) -> tuple | None:
     """Call the learner's function, for which None is an answer; return it as a tuple or None."""
-    marker = object()
-
-    def named(*arguments):
-        result = function(*arguments)
-        return marker if result is None else result
-
-    if callable(function):
-        named.__name__ = getattr(function, "__name__", "choose")
-        named.__code__ = named.__code__.replace(co_firstlineno=function.__code__.co_firstlineno)
-    got = call(named if callable(function) else function, card, dict(weights), each)
-    if got is marker:
+    got = call(function, card, dict(weights), each, optional=True)
+    if got is None:
         return None
     if not isinstance(got, tuple | list) or len(got) != 2 or got[0] not in weights:
         raise Wrong(f"Return the format's name and a number, or None; yours returned {got!r}.")

@@ -24,7 +24,8 @@ def answers():
                                  (15, "Which parameters"), ("much", "A number of GB"), (0, "more than 0")]
     yield "Prediction 9.2", 34, [(2.1, "one sequence"), (4, "what the rule allows"), (17, "both are kept"),
                                  (100, "for each of 16"), (None, "A number of GB")]
-    yield "Prediction 9.3", 2.8, [(0.35, "fetched once"), (15, "in one pass"), (5, "times the passes"), (True, "A number of GB")]
+    yield "Prediction 9.3", 2.8, [(0.35, "fetched once"), (15, "in one pass"), (5, "times the passes"),
+                                  (True, "A number of GB")]
 
     def choose(card, weights, each):
         for name, size in weights.items():
@@ -66,7 +67,8 @@ def answers():
     def by_device(device_map, sizes, dot=True, longest=True, nested=True):
         total = {}
         for name, size in sizes.items():
-            keys = [key for key in device_map if key == "" or (f"{name}.".startswith(f"{key}.") if dot else name.startswith(key))]
+            end = "." if dot else ""
+            keys = [key for key in device_map if key == "" or (name + end).startswith(key + end)]
             if not nested:
                 keys = [key for key in device_map if key == name.rsplit(".", 1)[0]]
             if not keys:
@@ -95,7 +97,8 @@ def answers():
         (lambda m, s: sum(s.values()), "A dictionary"),
     ]
     yield "Exercise 9.3", ["a", "c", "f", "g"], [
-        (["c", "f", "g"], "the output has a graph"), (["a", "b", "c", "f", "g"], "numbers only"), (["a", "f", "g"], "not copies"),
+        (["c", "f", "g"], "the output has a graph"), (["a", "b", "c", "f", "g"], "numbers only"),
+        (["a", "f", "g"], "not copies"),
         (["a", "c", "e", "f", "g"], "only weakly"), (["a", "c", "f"], "the traceback its frames"),
         (["a", "c", "f", "g", "h"], "gc.collect()"), (["a", "c", "g"], "holds its object"), ("acfg", "A list of letters"),
         (["z"], "no scene 'z'"),
