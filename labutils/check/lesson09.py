@@ -40,7 +40,8 @@ def big_cache(guess: float, cache: int, weights: int) -> str:
     """Compare a guess in GB with the bytes of a cache; `weights` are those of the same model."""
     guess, measured = _gigabytes(guess), cache / 1e9
     if _near(guess, measured, 0.2):
-        return f"You said {guess:g}, it is {measured:.1f} GB: {cache / weights:.1f} times the weights. No percentage covers that."
+        return (f"You said {guess:g}, it is {measured:.1f} GB: {cache / weights:.1f} times the weights. No percentage covers "
+                "that.")
     if _near(guess, measured / 16, 0.3):
         reason = "That is one sequence. Each of the 16 has a cache of its own."
     elif guess <= 0.4 * weights / 1e9:
@@ -93,7 +94,8 @@ def three_cards(function: Callable) -> str:
         if got is None:
             raise Wrong(f"{shown}, {wanted[0]!r} leaves room for {wanted[1]}; yours returned None.")
         if got[1] < 1:
-            raise Wrong(f"{shown} you chose {got[0]!r} with {got[1]} sequences. It must hold one at least; try the next format.")
+            raise Wrong(f"{shown} you chose {got[0]!r} with {got[1]} sequences. It must hold one at least; try "
+                        "the next format.")
         if got[0] != wanted[0]:
             raise Wrong(f"{shown} the first format that works is {wanted[0]!r}; yours is {got[0]!r}. The best comes first.")
         if got[1] == card // each:
@@ -147,8 +149,8 @@ def bytes_by_device(function: Callable) -> str:
             raise Wrong(f"With {shown}: {sum(got.values())} bytes in all, but the model has {whole}. Some name fits several "
                         "keys; the longest one wins.")
         if sum(got.values()) < whole:
-            raise Wrong(f"With {shown}: {sum(got.values())} bytes in all, but the model has {whole}. A key holds for everything "
-                        "inside its module, and \"\" for the whole model.")
+            raise Wrong(f"With {shown}: {sum(got.values())} bytes in all, but the model has {whole}. A key holds for "
+                        "everything inside its module, and \"\" for the whole model.")
         if wanted.get("cpu") == 11:
             raise Wrong(f"With {shown}: {got}. \"model.layers.10.mlp\" begins with \"model.layers.1\", but it is not inside. "
                         "Compare with a dot at the end.")
