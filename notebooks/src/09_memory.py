@@ -239,14 +239,17 @@ views.table(("type", "largest", "mean of squares", "largest, normed"), rows)
 # `.half()` afterwards: the same thing?
 
 # %%
-asked, halved = load(dtype=torch.float16), load(dtype=torch.float32).half()
-print("weights equal:", all(map(torch.equal, asked.parameters(), halved.parameters())))
+model.half()        # in place
+embedding, halved = model.lm_head.weight, model.model.rotary_emb.inv_freq
+del model
+asked = load(dtype=torch.float16).to(device)
+exact = asked.model.rotary_emb.inv_freq
 
-first, second = (each.model.rotary_emb.inv_freq.double() for each in (asked, halved))
+print("a weight of both, equal:", torch.equal(embedding, asked.lm_head.weight))
 views.table(("position", "its angle is off by, radians"), [
-    (position, f"{position * (first - second).abs().max():.2f}") for position in (10, 1000, 8000)
-], caption=f"position table: {asked.model.rotary_emb.inv_freq.dtype}, then "
-           f"{halved.model.rotary_emb.inv_freq.dtype} after .half()")
+    (position, f"{position * (exact.double() - halved.double()).abs().max():.2f}")
+    for position in (10, 1000, 8000)
+], caption=f"frequencies: {exact.dtype} by dtype=, {halved.dtype} after .half()")
 
 # %% [markdown]
 # The weights agree. But `.half()` also rounds the buffers, among them the frequencies by which the model tells positions apart.
@@ -258,12 +261,13 @@ views.table(("position", "its angle is off by, radians"), [
 # nothing to split. Cap the room, and there is:
 
 # %%
-del asked, halved
+del asked, embedding
 room = tempfile.TemporaryDirectory()
 roomy = load(dtype=torch.float32, device_map="auto")
+print("with room:", getattr(roomy, "hf_device_map", "no hf_device_map at all"))
+del roomy
 capped = load(dtype=torch.float32, device_map="auto", max_memory=memory.cap("200MB"),
               offload_folder=room.name)
-print("with room:", getattr(roomy, "hf_device_map", "no hf_device_map at all"))
 
 parts = [list(run) for _, run in itertools.groupby(
     capped.hf_device_map.items(), lambda each: each[1])]
@@ -275,7 +279,6 @@ views.table(("from", "to", "modules", "device"), [
 # slow side. What is left of those is a shape. Count them, then try to move the model:
 
 # %% tags=["raises-exception", "nbval-check-output"]
-del roomy
 away = [weight for weight in capped.parameters() if weight.is_meta]
 print(f"on meta: {len(away)} of {len(list(capped.parameters()))} parameters,",
       f"{sum(weight.nbytes for weight in away) / 1e6:.0f} MB")
@@ -335,6 +338,7 @@ def write(network):
     return tokenizer.decode(ids[0, prompt["input_ids"].shape[1]:]), time.perf_counter() - began
 
 
+model = load(dtype=torch.float32).to(device)
 write(model)        # the first run warms up
 (text, quick), (same, slow) = write(model), write(capped)
 print(repr(text), "| equal:", text == same)
