@@ -247,7 +247,7 @@ exact = asked.model.rotary_emb.inv_freq
 
 print("a weight of both, equal:", torch.equal(embedding, asked.lm_head.weight))
 views.table(("position", "its angle is off by, radians"), [
-    (position, f"{position * (exact.double() - halved.double()).abs().max():.2f}")
+    (position, f"{position * (exact - halved.float()).abs().max():.2f}")
     for position in (10, 1000, 8000)
 ], caption=f"frequencies: {exact.dtype} by dtype=, {halved.dtype} after .half()")
 
