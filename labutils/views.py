@@ -491,3 +491,50 @@ def layer_lines(title: str, unit: str, /, start: int = 0, **ways: Sequence[float
     axes.spines[["top", "right"]].set_visible(False)
     first = f"layer {start}" if start else "the embedding"
     return _picture(figure, f"{title.rstrip('?.')} ({unit}, from {first} up): " + "; ".join(words))
+
+
+# --- curves ------------------------------------------------------------------------------------------------------------
+
+
+def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], title: str, across: str, up: str,
+           band: tuple[float, float, str] | None = None, log: str = "", digits: int = 2, points: int = 4) -> Picture:
+    """Return one line for each name -> (x values, y values); `across` and `up` name the axes with their units.
+
+    `band` is (low, high, its name), a grey stripe across; `log` holds "x", "y" or both. The plain form gives the first,
+    last and `points` - 2 values between them. Raises ValueError where a line has not as many x as y values.
+    """
+    figure, axes = _figure(6.6, 4.0)
+    words = []
+    styles = zip((BLUE, ORANGE, GREEN, SKY, "#CC79A7", "black"), "os^Dv*", ("-", "--", "-.", ":", "-", "--"), strict=True)
+    for (name, (xs, ys)), (colour, marker, dash) in zip(lines.items(), styles, strict=False):
+        if len(xs) != len(ys):
+            raise ValueError(f"The line {name!r} has {len(xs)} x values and {len(ys)} y values.")
+        xs, ys = [float(x) for x in xs], [round(float(y), digits + 1) for y in ys]
+        axes.plot(xs, ys, color=colour, marker=marker, linestyle=dash, markersize=4.5, linewidth=1.4, label=name,
+                  markevery=max(1, len(xs) // 8))
+        chosen = sorted({round(at * (len(xs) - 1) / (points - 1)) for at in range(points)})
+        words.append(f"{name}: " + ", ".join(f"{xs[at]:,g} → {ys[at]:.{digits}f}" for at in chosen))
+    if band:
+        low, high, meaning = band
+        axes.axhspan(low, high, color=GREY, alpha=0.35, linewidth=0, label=meaning)
+        words.append(f"grey stripe {low:g} to {high:g}: {meaning}")
+    if "x" in log:
+        axes.set_xscale("log", base=2)
+        ticks = sorted({x for xs, _ in lines.values() for x in xs})
+        axes.set_xticks(ticks[::max(1, len(ticks) // 8)], [f"{x:,g}" for x in ticks[::max(1, len(ticks) // 8)]],
+                        fontsize=8)
+        axes.minorticks_off()
+    if "y" in log:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        axes.set_yscale("log")
+        wide = axes.get_ylim()[1] > 1000 * axes.get_ylim()[0]
+        axes.yaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:,g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.legend(frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    return _picture(figure, f"{title.rstrip('?.')}. {across} → {up}. " + "; ".join(words))

@@ -24,6 +24,7 @@ from labutils.arithmetic.cache import (
 )
 from labutils.arithmetic.config import Config, model_types, read
 from labutils.arithmetic.errors import ConfigError, UnknownArchitecture
+from labutils.arithmetic.known import known, known_names
 from labutils.arithmetic.planning import Plan, memory_bytes, plan
 from labutils.arithmetic.quantized import WeightBytes, weight_bytes
 from labutils.arithmetic.weights import Parameters, Tensor, logits, parameters
@@ -44,6 +45,8 @@ __all__ = [
     "UnknownArchitecture",
     "WeightBytes",
     "fp8_bytes",
+    "known",
+    "known_names",
     "kv_cache",
     "layer_kinds",
     "logits",

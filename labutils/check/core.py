@@ -84,11 +84,12 @@ def _checker(label: str, invitation: str) -> Callable:
     return decorate
 
 
-def call(function: Callable, *arguments: Any, shown: str | None = None) -> Any:
+def call(function: Callable, *arguments: Any, shown: str | None = None, optional: bool = False) -> Any:
     """Call the learner's function and return its result.
 
     Raises NotAttempted where it still returns the placeholder, Wrong with the place in the learner's own code where it
-    fails or forgets to return. `shown` is how the call is named in the message, by default the arguments themselves.
+    fails or forgets to return. `shown` is how the call is named in the message, by default the arguments themselves;
+    with `optional` None is an answer.
     """
     if not callable(function):
         raise Wrong(f"Hand in the function itself, without calling it; this is a {type(function).__name__}.")
@@ -103,7 +104,7 @@ def call(function: Callable, *arguments: Any, shown: str | None = None) -> Any:
         raise Wrong(f"{named} stopped{place} with {type(error).__name__}: {_short(str(error), 200)}") from error
     if result is ...:
         raise NotAttempted
-    if result is None:
+    if result is None and not optional:
         raise Wrong(f"{named} returned None. Does every path end in a return?")
     return result
 

@@ -1,6 +1,7 @@
 """Explorers: a control, a live computation on the real model, a picture. Each has a static form where nothing runs."""
 
 from labutils.widgets.explorer import Explorer
+from labutils.widgets.fit import fit_planner
 from labutils.widgets.lens import logit_lens
 from labutils.widgets.models import attention, next_token, stages
 from labutils.widgets.parameters import parameter_map
@@ -12,6 +13,7 @@ __all__ = [
     "Explorer",
     "attention",
     "chat_template",
+    "fit_planner",
     "logit_lens",
     "next_token",
     "parameter_map",

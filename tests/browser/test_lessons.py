@@ -120,6 +120,17 @@ def move_sampling(panel):
     return before, after, box
 
 
+def move_fit_planner(panel):
+    before = alt(panel)
+    assert "as stored: weights 16.06" in before and "does not fit" not in before
+    box = panel.locator(".widget-dropdown select").nth(1)
+    box.select_option("8 GB")
+    panel.locator(".widget-html-content img[alt*='on a card of 8 GB']").wait_for(timeout=30_000)
+    after = alt(panel)
+    assert "16.06 + cache 1.07 + logits 0.00 = 17.14, does not fit" in after and "NF4: weights 6.03 + cache 1.07" in after
+    return before, after, box
+
+
 WIDGETS = {
     "00": move_next_token,
     "01": move_stages,
@@ -129,6 +140,7 @@ WIDGETS = {
     "05": move_attention,
     "06": move_logit_lens,
     "07": move_sampling,
+    "09": move_fit_planner,
 }
 
 
