@@ -460,3 +460,83 @@ def layer_lines(title: str, unit: str, **ways: Sequence[float]) -> Picture:
     axes.legend(frameon=False, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     return _picture(figure, f"{title.rstrip('?.')} ({unit}, from the embedding up): " + "; ".join(words))
+
+
+# --- caches ------------------------------------------------------------------------------------------------------------
+
+
+def curves(x_name: str, x: Sequence[float], y_name: str, title: str, **ways: Sequence[float]) -> Picture:
+    """Return one line for each way over `x`, both axes logarithmic, so that a power of x is a straight line."""
+    figure, axes = _figure(6.4, 3.8)
+    words = []
+    for (way, values), colour, marker in zip(ways.items(), (ORANGE, BLUE, GREEN), "os^", strict=False):
+        name = way.replace("_", " ")
+        axes.loglog(x, values, color=colour, marker=marker, markersize=5, linewidth=1.4)
+        axes.annotate(f" {name}: {values[-1]:,}", (x[-1], values[-1]), va="center", fontsize=9, color=colour)
+        words.append(f"{name} {', '.join(f'{value:,}' for value in values)}")
+    axes.set_xticks(x, [f"{value:,}" for value in x])
+    axes.minorticks_off()
+    axes.set_xlim(x[0] * 0.9, x[-1] * (x[-1] / x[0]) ** 0.5)
+    axes.set_xlabel(x_name)
+    axes.set_ylabel(y_name)
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    shown = ", ".join(f"{value:,}" for value in x)
+    return _picture(figure, f"{title} ({y_name}, at {shown} {x_name}): " + "; ".join(words))
+
+
+# Kinds of layers as labutils.arithmetic names them -> the row of the picture. The first that is found in a model counts.
+RATIO_ROWS = (
+    ("latent", "latent"),
+    ("indexed", "indexed, compressed"),
+    ("compressed", "indexed, compressed"),
+    ("state space", "state space, convolution"),
+    ("convolution", "state space, convolution"),
+    ("cross attention", "encoder-decoder"),
+    ("sliding", "sliding, chunked"),
+    ("chunked", "sliding, chunked"),
+)
+
+
+def ratios(types: Mapping[str, tuple[str, float]], most: float = 100) -> Picture:
+    """Return how far a formula is off, one point a model type, one row for each kind of cache; 1 is exact.
+
+    types: name -> (kinds of its layers, such as "24 sliding, 8 full"; formula over exact bytes). Points beyond `most` are
+    drawn at the edge.
+    """
+    rows: dict[str, list[float]] = {name: [] for name in ("full attention only", *(row for _, row in RATIO_ROWS))}
+    for kinds, ratio in types.values():
+        rows[next((row for word, row in RATIO_ROWS if word in kinds), "full attention only")].append(ratio)
+    figure, axes = _figure(7.2, 3.6)
+    words = []
+    for place, (name, values) in enumerate(rows.items()):
+        stacks: dict[float, int] = {}
+        for value in sorted(values):
+            at = round(10 ** round(_log10(min(max(value, 1 / most), most)), 1), 4)
+            stacks[at] = stacks.get(at, 0) + 1
+        for at, count in stacks.items():
+            exact = abs(at - 1) < 1e-6
+            axes.scatter(at, place, s=24 + 9 * count, color=BLUE if exact else ORANGE, marker="o" if exact else "D", alpha=0.75,
+                         edgecolor="white", linewidth=0.5)
+            if count > 1:
+                axes.annotate(str(count), (at, place), xytext=(0, 9 + count ** 0.5), textcoords="offset points", ha="center",
+                              va="center", fontsize=7.5)
+        right = sum(value == 1 for value in values)
+        words.append(f"{name} {len(values)} types, {right} exact, from {min(values):.2f} to {max(values):.1f} times")
+    axes.axvline(1, color="black", linewidth=0.8, zorder=0)
+    axes.set_xscale("log")
+    axes.set_xticks([0.01, 0.1, 0.5, 1, 2, 5, 10, 50], ["0.01", "0.1", "0.5", "exact", "×2", "×5", "×10", "×50"])
+    axes.minorticks_off()
+    axes.set_yticks(range(len(rows)), [f"{name} ({len(values)})" for name, values in rows.items()])
+    axes.set_ylim(len(rows) - 0.5, -0.7)
+    axes.set_xlabel("what the formula says ÷ what is really held (points within a quarter share a mark)")
+    title = "The formula fits full attention, and little else"
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    return _picture(figure, f"{title} (formula ÷ bytes held): " + "; ".join(words))
+
+
+def _log10(value: float) -> float:
+    import math
+
+    return math.log10(value)

@@ -1,5 +1,6 @@
 """Explorers: a control, a live computation on the real model, a picture. Each has a static form where nothing runs."""
 
+from labutils.widgets.cache import cache_timeline
 from labutils.widgets.explorer import Explorer
 from labutils.widgets.lens import logit_lens
 from labutils.widgets.models import attention, next_token, stages
@@ -11,6 +12,7 @@ from labutils.widgets.tokens import playground
 __all__ = [
     "Explorer",
     "attention",
+    "cache_timeline",
     "chat_template",
     "logit_lens",
     "next_token",
