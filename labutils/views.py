@@ -7,6 +7,7 @@ serves as its plain form and its alt text. Colour never carries meaning alone.
 import base64
 import html
 import io
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -510,17 +511,19 @@ def ratios(types: Mapping[str, tuple[str, float]], most: float = 100) -> Picture
     figure, axes = _figure(7.2, 3.6)
     words = []
     for place, (name, values) in enumerate(rows.items()):
-        stacks: dict[float, int] = {}
+        stacks: dict[tuple[float, bool], int] = {}
         for value in sorted(values):
-            at = round(10 ** round(_log10(min(max(value, 1 / most), most)), 1), 4)
+            power = round(math.log10(min(max(value, 1 / most), most)), 1)
+            if not power and value != 1:        # nearly exact is not exact: beside the line
+                power = math.copysign(0.08, value - 1)
+            at = round(10 ** power, 4), value == 1
             stacks[at] = stacks.get(at, 0) + 1
-        for at, count in stacks.items():
-            exact = abs(at - 1) < 1e-6
+        for (at, exact), count in sorted(stacks.items()):
             axes.scatter(at, place, s=24 + 9 * count, color=BLUE if exact else ORANGE, marker="o" if exact else "D", alpha=0.75,
                          edgecolor="white", linewidth=0.5)
             if count > 1:
-                axes.annotate(str(count), (at, place), xytext=(0, 9 + count ** 0.5), textcoords="offset points", ha="center",
-                              va="center", fontsize=7.5)
+                axes.annotate(str(count), (at, place), xytext=(0, 5 + 1.7 * count ** 0.5), textcoords="offset points",
+                              ha="center", va="center", fontsize=7.5)
         right = sum(value == 1 for value in values)
         words.append(f"{name} {len(values)} types, {right} exact, from {min(values):.2f} to {max(values):.1f} times")
     axes.axvline(1, color="black", linewidth=0.8, zorder=0)
@@ -529,14 +532,8 @@ def ratios(types: Mapping[str, tuple[str, float]], most: float = 100) -> Picture
     axes.minorticks_off()
     axes.set_yticks(range(len(rows)), [f"{name} ({len(values)})" for name, values in rows.items()])
     axes.set_ylim(len(rows) - 0.5, -0.7)
-    axes.set_xlabel("what the formula says ÷ what is really held (points within a quarter share a mark)")
+    axes.set_xlabel("formula ÷ bytes really held; a number counts types at one place")
     title = "The formula fits full attention, and little else"
     axes.set_title(title, fontsize=11, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     return _picture(figure, f"{title} (formula ÷ bytes held): " + "; ".join(words))
-
-
-def _log10(value: float) -> float:
-    import math
-
-    return math.log10(value)

@@ -50,7 +50,7 @@ def against(points: Sequence[tuple[int, int]], memory: int, naive: int | None, t
     axes.set_ylabel(f"cache of the batch, {name}")
     axes.set_ylim(0)
     axes.set_xlim(0)
-    axes.legend(fontsize=8, loc="upper left", frameon=False)
+    axes.legend(fontsize=8, loc="upper left", framealpha=1, edgecolor="white")
     said = f"{title}: {size(peak)} at the peak, {peak / memory:.0%} of {size(memory)} ({verdict}, weights not counted)"
     axes.set_title(said.replace(": ", "\n", 1), fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)

@@ -305,12 +305,11 @@ def quoted(config):
 shapes, rows = {name: small(name) for name in fields}, []
 for name, network in shapes.items():
     exact = arithmetic.kv_cache(network.config, prompt=40, new=0, dtype="float32")
-    rows.append((name, network.config.model_type, quoted(network.config), exact.bytes,
-                 *after_prompt(network)))
-views.table(("", "type", "the formula", "arithmetic", "tensors", "storages"), rows)
+    rows.append((name, quoted(network.config), exact.bytes, *after_prompt(network)))
+views.table(("", "the formula", "arithmetic", "tensors", "storages"), rows)
 
 # %% [markdown]
-# The fourth and the fifth column agree in every row; the formula is right in the first three. A *sliding* layer keeps a window
+# Arithmetic and tensors agree in every row; the formula is right in the first three only. A *sliding* layer keeps a window
 # of its last tokens. *Latent* attention keeps one small vector for all heads, from which keys and values are made again. A
 # *state space* layer keeps a state of fixed size, whatever the length. A *shared* layer keeps nothing and reads another's.
 #
@@ -348,7 +347,7 @@ still_there = 40        # a number of positions
 ### END SOLUTION
 
 # %%
-mistral = shapes["sliding window"]
+mistral = shapes["sliding window (Mistral)"]
 cache, rows = DynamicCache(config=mistral.config), []
 for step, length in (("after the prompt", 40), ("after one more token", 1)):
     read(mistral, torch.arange(length, device=device)[None], cache)
