@@ -102,7 +102,7 @@ print("texts equal:", texts[False] == texts[True], repr(texts[True]))
 #
 # ## 2 · What it saves
 #
-# Two articles state it as O(n³) against O(n²) of attention work. Do not take a letter's word for it: count. An attention
+# An article states it as O(n³) against O(n²) of attention work. Do not take a letter's word for it: count. An attention
 # *cell* is one query meeting one key. This is a random Llama of two layers, small enough to write hundreds of tokens, with
 # *eager* attention, which shows its matrix.
 
