@@ -7,6 +7,7 @@ kernels take inside themselves and what the allocator rounds and reserves. Needs
 """
 
 import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -159,3 +160,26 @@ def trace_model(
         live.start()
         model(input_ids=ids[:, :1], use_cache=True, **past, **keep)
     return Peak(weights, prefill, live.peak, held, logits, attention, device.type)
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield every floating-point tensor inside a cache, wherever its layers keep it; counters are no content."""
+    if torch.is_tensor(value):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from tensors(each)
+    elif hasattr(value, "__dict__"):
+        yield from tensors(vars(value))
+
+
+def held(cache: Any) -> tuple[int, int]:
+    """Return the bytes of a cache's tensors, and of the storages behind them, each storage once.
+
+    A tensor may be a view of something larger, which stays in memory as long as the view does.
+    """
+    found = list(tensors(cache))
+    behind = [each.untyped_storage() for each in found]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in behind}
+    return sum(each.nbytes for each in found), sum(storages.values())

@@ -7,6 +7,7 @@ serves as its plain form and its alt text. Colour never carries meaning alone.
 import base64
 import html
 import io
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -538,3 +539,59 @@ def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], title: 
     axes.legend(frameon=False, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     return _picture(figure, f"{title.rstrip('?.')}. {across} → {up}. " + "; ".join(words))
+
+
+# --- caches ------------------------------------------------------------------------------------------------------------
+
+
+# Kinds of layers as labutils.arithmetic names them -> the row of the picture. The first that is found in a model counts.
+RATIO_ROWS = (
+    ("latent", "latent"),
+    ("indexed", "indexed, compressed"),
+    ("compressed", "indexed, compressed"),
+    ("state space", "state space, convolution"),
+    ("convolution", "state space, convolution"),
+    ("cross attention", "encoder-decoder"),
+    ("sliding", "sliding, chunked"),
+    ("chunked", "sliding, chunked"),
+)
+
+
+def ratios(types: Mapping[str, tuple[str, float]], most: float = 100) -> Picture:
+    """Return how far a formula is off, one point a model type, one row for each kind of cache; 1 is exact.
+
+    types: name -> (kinds of its layers, such as "24 sliding, 8 full"; formula over exact bytes). Points beyond `most` are
+    drawn at the edge.
+    """
+    rows: dict[str, list[float]] = {name: [] for name in ("full attention only", *(row for _, row in RATIO_ROWS))}
+    for kinds, ratio in types.values():
+        rows[next((row for word, row in RATIO_ROWS if word in kinds), "full attention only")].append(ratio)
+    figure, axes = _figure(7.2, 3.6)
+    words = []
+    for place, (name, values) in enumerate(rows.items()):
+        stacks: dict[tuple[float, bool], int] = {}
+        for value in sorted(values):
+            power = round(math.log10(min(max(value, 1 / most), most)), 1)
+            if not power and value != 1:        # nearly exact is not exact: beside the line
+                power = math.copysign(0.08, value - 1)
+            at = round(10 ** power, 4), value == 1
+            stacks[at] = stacks.get(at, 0) + 1
+        for (at, exact), count in sorted(stacks.items()):
+            axes.scatter(at, place, s=24 + 9 * count, color=BLUE if exact else ORANGE, marker="o" if exact else "D", alpha=0.75,
+                         edgecolor="white", linewidth=0.5)
+            if count > 1:
+                axes.annotate(str(count), (at, place), xytext=(0, 5 + 1.7 * count ** 0.5), textcoords="offset points",
+                              ha="center", va="center", fontsize=7.5)
+        right = sum(value == 1 for value in values)
+        words.append(f"{name} {len(values)} types, {right} exact, from {min(values):.2f} to {max(values):.1f} times")
+    axes.axvline(1, color="black", linewidth=0.8, zorder=0)
+    axes.set_xscale("log")
+    axes.set_xticks([0.01, 0.1, 0.5, 1, 2, 5, 10, 50], ["0.01", "0.1", "0.5", "exact", "×2", "×5", "×10", "×50"])
+    axes.minorticks_off()
+    axes.set_yticks(range(len(rows)), [f"{name} ({len(values)})" for name, values in rows.items()])
+    axes.set_ylim(len(rows) - 0.5, -0.7)
+    axes.set_xlabel("formula ÷ bytes really held; a number counts types at one place")
+    title = "The formula fits full attention, and little else"
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    return _picture(figure, f"{title} (formula ÷ bytes held): " + "; ".join(words))

@@ -1,5 +1,6 @@
 """Explorers: a control, a live computation on the real model, a picture. Each has a static form where nothing runs."""
 
+from labutils.widgets.cache import cache_timeline
 from labutils.widgets.explorer import Explorer
 from labutils.widgets.fit import fit_planner
 from labutils.widgets.lens import logit_lens
@@ -12,6 +13,7 @@ from labutils.widgets.tokens import playground
 __all__ = [
     "Explorer",
     "attention",
+    "cache_timeline",
     "chat_template",
     "fit_planner",
     "logit_lens",

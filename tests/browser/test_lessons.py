@@ -120,6 +120,17 @@ def move_sampling(panel):
     return before, after, box
 
 
+def move_cache_timeline(panel):
+    before = alt(panel)
+    assert before.startswith("batch 16, 8 KV heads, bfloat16: 10.0 GiB at the peak")
+    box = panel.locator(".widget-dropdown select").first
+    box.select_option("1")
+    panel.locator(".widget-html-content img[alt*='batch 16, 1 KV heads']").wait_for(timeout=30_000)
+    after = alt(panel)
+    assert "1.2 GiB at the peak" in after
+    return before, after, box
+
+
 def move_fit_planner(panel):
     before = alt(panel)
     assert "as stored: weights 16.06" in before and "does not fit" not in before
@@ -140,6 +151,7 @@ WIDGETS = {
     "05": move_attention,
     "06": move_logit_lens,
     "07": move_sampling,
+    "08": move_cache_timeline,
     "09": move_fit_planner,
 }
 
