@@ -531,7 +531,7 @@ def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], title: 
         axes.set_yscale("log")
         wide = axes.get_ylim()[1] > 1000 * axes.get_ylim()[0]
         axes.yaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:,g}")
+        axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(across)
     axes.set_ylabel(up)

@@ -272,7 +272,7 @@ each = arithmetic.kv_cache(model.config, dtype="float32").bytes     # of one tok
  "batch × longest": len(lengths) * max(lengths) * each, "measured": trace.held(cache)[0]}
 
 # %% [markdown]
-# Batch times longest: padding is cached like text. Lesson 12 sorts by length for this reason.
+# Batch times longest: padding is cached like text. Lesson 11 sorts by length for this reason.
 #
 # Now the whole life of a request. Move the sliders until it no longer fits your machine, then give it fewer KV heads.
 
@@ -524,7 +524,7 @@ views.table(("", "… France is", "… Japan is", "positions"), [
 
 # %% [markdown]
 # The second question was asked after the first: "The capital of France is Japan is". `copy.deepcopy` gives each continuation
-# its own, at the price of its bytes. Engines share the blocks of a prefix instead (lesson 13).
+# its own, at the price of its bytes. Engines share the blocks of a prefix instead (lesson 12).
 #
 # Last, a leak that users report as "memory grows with every step, although the cache is small". Call the model yourself, with
 # gradients on as they are by default, and count what torch keeps for a backward pass that never comes. Every output that you
