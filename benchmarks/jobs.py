@@ -9,6 +9,8 @@ outputs are compared byte by byte.
 
 import json
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -56,18 +58,25 @@ def measure(source: Path, output: Path, workers: int = 1) -> tuple[float, float]
 
 
 def one(source: str, output: str, workers: str) -> None:
-    import resource
-
-    from benchmarks.jobs import Echo
+    from benchmarks.jobs import Echo        # not this module under another name: workers unpickle it
     from labutils import jobs
 
     started = time.perf_counter()
     jobs.run(source, output, Echo(), chunk=1000, workers=int(workers))
     seconds = time.perf_counter() - started
-    unit = 1 if sys.platform == "darwin" else 1024
-    own, children = (resource.getrusage(who).ru_maxrss * unit / 1e6
-                     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))     # of children: the largest one
-    print(seconds, own + (children * int(workers) if int(workers) > 1 else 0))
+    print(seconds, own_peak() + (largest_child() * int(workers) if int(workers) > 1 else 0))
+
+
+def own_peak() -> float:
+    """Return the peak of this process in MB."""
+    if sys.platform == "linux":     # getrusage counts what the process was before it became this program
+        return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024 / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def largest_child() -> float:
+    """Return the peak of the largest process that this one has started, in MB."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1024 if sys.platform == "linux" else 1) / 1e6
 
 
 def main(lines: int = 1_000_000) -> list[tuple[str, float, float]]:

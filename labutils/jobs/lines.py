@@ -35,6 +35,23 @@ class Chunk:
     lines: list[bytes | None]
 
 
+@dataclass(frozen=True)
+class Source:
+    """What is left of an input to be answered: iterating yields its chunks of `size` lines.
+
+    `start` is the offset where it goes on, `first` the number of the line there, `before` the running sha256 up to there.
+    """
+
+    path: Path
+    size: int
+    start: int = 0
+    first: int = 1
+    before: "hashlib._Hash | None" = None
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return chunks(self.path, self.size, self.start, self.first, self.before)
+
+
 def chunks(path: Path, size: int, start: int = 0, first: int = 1, before: "hashlib._Hash | None" = None) -> Iterator[Chunk]:
     """Yield the input from the offset `start` on, `size` lines at a time; memory does not grow with the file.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from labutils.jobs.engines import Engine
 from labutils.jobs.errors import InputError
 from labutils.jobs.journal import Commit, Files
-from labutils.jobs.lines import chunks
+from labutils.jobs.lines import Source
 from labutils.jobs.workers import Pool, in_processes, in_this_process
 
 ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -75,7 +75,7 @@ def run(
             return Summary(now.lines, now.answers, now.rejected, begun.lines, now.new_tokens - begun.new_tokens,
                            time.monotonic() - started, output, files.rejects.path if now.rejected else None)
 
-        todo = chunks(prompts, chunk, begun.offset, begun.lines + 1, digest)
+        todo = Source(prompts, chunk, begun.offset, begun.lines + 1, digest)
         with closing(pool(engine, todo)) as answered:
             for done, entries in answered:
                 now = replace(files.now, offset=done.end, lines=done.first + len(done.lines) - 1, input_digest=done.digest)

@@ -1,6 +1,6 @@
 """Who answers the chunks: this process, or several on this machine that are noticed when they die.
 
-A pool takes an engine and the chunks and yields each chunk with its entries, in the order of the chunks. It reads ahead
+A pool takes an engine and a source and yields each chunk of it with its entries, in the order of the input. It reads ahead
 by a bounded number of chunks, so that memory does not grow with the input.
 """
 
@@ -18,19 +18,19 @@ from labutils.errors import LabError
 from labutils.jobs.answering import answer
 from labutils.jobs.engines import Engine
 from labutils.jobs.errors import JobError
-from labutils.jobs.lines import Chunk
+from labutils.jobs.lines import Chunk, Source
 
 Answered = Generator[tuple[Chunk, list[dict]], None, None]
-Pool = Callable[[Engine, Iterator[Chunk]], Answered]
+Pool = Callable[[Engine, Source], Answered]
 
 AHEAD = 3       # chunks per worker that are being answered or wait for their turn to be written
 DEATHS = 3      # workers that one chunk may cost
 
 
-def in_this_process(engine: Engine, chunks: Iterator[Chunk]) -> Answered:
+def in_this_process(engine: Engine, source: Source) -> Answered:
     """Answer one chunk after the other here. The engine is loaded when there is a first one."""
     loaded = False
-    for chunk in chunks:
+    for chunk in source:
         if not loaded:
             engine.load()
             loaded = True
@@ -42,7 +42,7 @@ def in_processes(number: int) -> Pool:
 
     A worker that dies is replaced and its chunk is answered again; JobError after DEATHS deaths at the same chunk.
     """
-    return lambda engine, chunks: _Crew(engine, number).answered(chunks)
+    return lambda engine, source: _Crew(engine, number).answered(iter(source))
 
 
 @dataclass

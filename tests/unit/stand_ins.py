@@ -1,8 +1,10 @@
 """Engines without a model, for tests of what stands around an engine, and a command that runs a job with one.
 
-    python -m tests.unit.stand_ins prompts.jsonl answers.jsonl [workers] [seconds per chunk] [bytes]
+    python -m tests.unit.stand_ins prompts.jsonl answers.jsonl [workers] [seconds per chunk]
+    python -m tests.unit.stand_ins prompts.jsonl folder --kill bytes bytes ...
 
-With bytes, the process kills itself with SIGKILL once it has written so many of them, in the midst of a write.
+The second runs one job per number in a process of its own, which kills itself with SIGKILL once it has written so many
+bytes, in the midst of a write; the outputs are folder/0.jsonl, folder/1.jsonl and so on.
 """
 
 import os
@@ -45,12 +47,13 @@ class Echo:
 
 @dataclass
 class DiesOnce(Echo):
-    """Kills its process at the prompt `deadly`, the first time: `mark` is the file that remembers it."""
+    """Kills its process at the prompt `once`; the file `mark` remembers that it has."""
 
+    once: str = ""
     mark: str = ""
 
     def _one(self, row: dict) -> dict:
-        if row.get("prompt") == self.deadly and not os.path.exists(self.mark):
+        if row.get("prompt") == self.once and not os.path.exists(self.mark):
             Path(self.mark).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return super()._one(row)
@@ -83,11 +86,23 @@ def kill_after(total: int) -> None:
     os.write = write
 
 
-if __name__ == "__main__":
+def main(source: str, target: str, *more: str) -> None:
     from labutils import jobs
     from tests.unit.stand_ins import Echo       # not this module under another name: workers unpickle it
 
-    source, target, workers, seconds, total = [*sys.argv[1:], *["1", "0", "0"][len(sys.argv) - 3:]]
-    if int(total):
-        kill_after(int(total))
-    print(jobs.run(source, target, Echo(float(seconds)), chunk=5, workers=int(workers), pause=0).lines)
+    if more[:1] != ("--kill",):
+        workers, seconds = [*more, *["1", "0"][len(more):]]
+        jobs.run(source, target, Echo(float(seconds)), chunk=5, workers=int(workers), pause=0)
+        return
+    for number, total in enumerate(map(int, more[1:])):
+        child = os.fork()       # nothing but this thread is running, and it spares an interpreter's start
+        if not child:
+            kill_after(total)
+            jobs.run(source, f"{target}/{number}.jsonl", Echo(), chunk=5, pause=0)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
