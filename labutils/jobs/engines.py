@@ -148,8 +148,14 @@ class VllmEngine(_Checkpoint):
             max_tokens=min(row.get("max_tokens") or self.max_tokens, config.max_model_len - len(ids))) for row, ids in good]
         answers = self._llm.generate([{"prompt_token_ids": ids} for _, ids in good], wanted, use_tqdm=False) if good else []
         made = iter({"text": one.outputs[0].text, "prompt_tokens": len(one.prompt_token_ids),
-                     "new_tokens": len(one.outputs[0].token_ids), "finish": one.outputs[0].finish_reason} for one in answers)
+                     "new_tokens": len(one.outputs[0].token_ids), "finish": self._finish(one.outputs[0])} for one in answers)
         return [{"error": _without_place(one.error)} if one.error else next(made) for one in encoded]
+
+    @staticmethod
+    def _finish(output) -> str:
+        """Return how an answer ended, in the words of labutils.generation: vLLM calls an end by the model a stop, too."""
+        ended = output.finish_reason == "stop" and not isinstance(output.stop_reason, str)
+        return "eos" if ended else output.finish_reason
 
 
 def _without_place(error: str) -> str:

@@ -23,6 +23,8 @@ from labutils.jobs.workers import DEATHS, Answered
 # Ray reads these when it starts: nothing sent to its makers, no page of log lines. What the user has set stays.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
 
+STARTS = 3      # Ray gives its processes some seconds to start, which a busy machine may not have
+
 
 @dataclass(frozen=True)
 class Ray:
@@ -41,20 +43,19 @@ class Ray:
         spans = [(chunk.first, chunk.start, chunk.end, chunk.digest, len(chunk.lines)) for chunk in source]
         if not spans:
             return
-        ours = self._connect()
+        ours = self.connect()
         try:
             yield from self._answered(engine, source, spans)
         finally:
             if ours:
                 _ray().shutdown()
 
-    def _connect(self) -> bool:
-        """Join or start a cluster; return whether this job has to leave it again."""
+    def connect(self) -> bool:
+        """Join or start a cluster, unless this process is in one; return whether it was not. Raises as the class says."""
         ray = _ray()
         ours = not ray.is_initialized()
         if ours:
-            here = {} if self.address else {"num_cpus": self._needed(), "include_dashboard": False}
-            ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **here)
+            self._join(ray)
         has = ray.cluster_resources().get("CPU", 0)
         if has < self._needed():
             if ours:
@@ -62,6 +63,18 @@ class Ray:
             raise InputError(f"{self.workers} workers of {self.cpus} CPU need a Ray cluster of {self._needed()} CPU, one of them "
                              f"to read, and this one has {has:g}. Use fewer workers.")
         return ours
+
+    def _join(self, ray) -> None:
+        here = {} if self.address else {"num_cpus": self._needed(), "include_dashboard": False}
+        for left in reversed(range(1 if self.address else STARTS)):
+            try:
+                ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **here)
+                return
+            except Exception as error:      # what Ray raises when its own processes start too slowly is a plain Exception
+                ray.shutdown()
+                if not left:
+                    what = f"cannot join the Ray cluster {self.address!r}" if self.address else "cannot start Ray here"
+                    raise JobError(f"This process {what}: {' '.join(str(error).split())[:300]}") from error
 
     def _needed(self) -> int:
         return self.workers * self.cpus + 1
