@@ -129,11 +129,16 @@ class VllmEngine(_Checkpoint):
 
     def load(self) -> None:
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        import torch
+
         try:
             from vllm import LLM
         except ImportError as error:
             raise InputError(f"vLLM cannot be imported ({error}). Install it with: pip install vllm") from None
-        more = {"max_num_seqs": self.batch_size} if self.batch_size else {}
+        more: dict = {"max_num_seqs": self.batch_size} if self.batch_size else {}
+        if not torch.cuda.is_available():
+            more["enforce_eager"] = True        # to compile takes minutes on a processor
         self._llm = LLM(model=str(self.folder), dtype=self.dtype, seed=self.seed, disable_log_stats=True, **more)
 
     def answer(self, rows: list[dict]) -> list[dict]:
