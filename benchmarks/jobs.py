@@ -58,7 +58,7 @@ def measure(source: Path, output: Path, workers: int = 1) -> tuple[float, float]
 
 
 def one(source: str, output: str, workers: str) -> None:
-    from benchmarks.jobs import Echo        # not this module under another name: workers unpickle it
+    from benchmarks.jobs import Echo  # not this module under another name: workers unpickle it
     from labutils import jobs
 
     started = time.perf_counter()
@@ -83,9 +83,10 @@ def main(lines: int = 1_000_000) -> list[tuple[str, float, float]]:
     """Print the table and return its rows: name, lines a second, peak in MB."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        source, whole, pieces, two = (Path(folder, name) for name in ("in.jsonl", "whole.jsonl", "pieces.jsonl", "two.jsonl"))
+        source, whole, pieces, two = (Path(folder, f"{name}.jsonl") for name in ("in", "whole", "pieces", "two"))
         write_prompts(source, lines)
-        print(f"{lines:,} lines, {source.stat().st_size / 1e6:,.0f} MB, {os.cpu_count()} cores, Python {sys.version.split()[0]}")
+        size, python = source.stat().st_size / 1e6, sys.version.split()[0]
+        print(f"{lines:,} lines, {size:,.0f} MB, {os.cpu_count()} cores, Python {python}")
         print(f"{'run':<32}{'seconds':>10}{'lines/s':>12}{'peak MB':>10}")
 
         def show(name: str, seconds: float, peak: float) -> None:

@@ -70,8 +70,9 @@ class _Checkpoint:
         if (folder / "config.json").is_file():
             return folder
         if environment.profile() != "hub" or self.model.count("/") != 1 or folder.exists():
-            raise InputError(f"The model {self.model!r} is neither a role ({', '.join(checkpoints.roles())}) nor a folder with a "
-                             "config.json. A Hub id needs LAB_PROFILE=hub.")
+            known = ", ".join(checkpoints.roles())
+            raise InputError(f"The model {self.model!r} is neither a role ({known}) nor a folder with a config.json. A Hub id "
+                             "needs LAB_PROFILE=hub.")
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(self.model))

@@ -60,8 +60,8 @@ class Ray:
         if has < self._needed():
             if ours:
                 ray.shutdown()
-            raise InputError(f"{self.workers} workers of {self.cpus} CPU need a Ray cluster of {self._needed()} CPU, one of them "
-                             f"to read, and this one has {has:g}. Use fewer workers.")
+            raise InputError(f"{self.workers} workers of {self.cpus} CPU need a Ray cluster of {self._needed()} CPU, one of "
+                             f"them to read, and this one has {has:g}. Use fewer workers.")
         return ours
 
     def _join(self, ray) -> None:
