@@ -454,8 +454,8 @@ def test_bookkeeping_is_fast_and_memory_does_not_grow(capsys):
     """The smaller version of benchmarks/jobs.py; the one for a million lines is held to 300 MB and 20,000 lines a second."""
     from benchmarks import jobs as benchmark
 
-    rows = {name: (speed, peak) for name, speed, peak in benchmark.main(60_000)}
+    rows = benchmark.main(30_000)
     assert "equal to the byte: yes" in capsys.readouterr().out
-    speed, peak = rows["without a break"]
-    assert speed > 5_000, "a tenth of what an idle core does"
-    assert peak < 100 and rows["two workers"][1] < 300
+    _, cpu, peak = rows["without a break"]
+    assert 30_000 / cpu > 20_000        # of the processor's seconds, whatever else the machine does
+    assert peak < 100 and rows["two workers"][2] < 300
