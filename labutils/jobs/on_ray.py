@@ -23,6 +23,7 @@ from labutils.jobs.workers import DEATHS, Answered
 # Ray reads these when it starts: nothing sent to its makers, no page of log lines. What the user has set stays.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
 
+STORE = 256 * 2**20     # bytes of chunks on their way in a Ray that is started here; beyond them Ray waits or spills to disk
 STARTS = 3      # Ray gives its processes some seconds to start, which a busy machine may not have
 
 
@@ -65,10 +66,10 @@ class Ray:
         return ours
 
     def _join(self, ray) -> None:
-        here = {} if self.address else {"num_cpus": self._needed(), "include_dashboard": False}
+        here = {} if self.address else {"num_cpus": self._needed(), "object_store_memory": STORE, "include_dashboard": False}
         for left in reversed(range(1 if self.address else STARTS)):
             try:
-                ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **here)
+                ray.init(address=self.address or "local", log_to_driver=False, logging_level="ERROR", **here)
                 return
             except Exception as error:      # what Ray raises when its own processes start too slowly is a plain Exception
                 ray.shutdown()
