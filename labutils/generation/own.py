@@ -44,6 +44,7 @@ class Schedule:
                  cache_bytes: int, token_bytes: int, done: Callable[[int, Answer], None], notes: list[str]):
         self.model, self.tokenizer, self.rules, self.done, self.notes = model, tokenizer, rules, done, notes
         self.limit, self.step_tokens = batch_size, step_tokens
+        self.proven = (1, step_tokens)  # rows that a step has held, and the step to go back to once a row is given up
         self.cache_bytes, self.token_bytes = cache_bytes, token_bytes
         self.waiting = deque(sorted(rows, key=lambda row: -row.need))
         self.active: list[Row] = []  # the row in slot n is active[n]
@@ -131,6 +132,7 @@ class Schedule:
         chosen = choose(who, logits, self.rules) if who else []
         self.steps += 1
         self.peak_rows = max(self.peak_rows, len(self.active))
+        self.proven = (max(self.proven[0], len(self.active)), self.proven[1])
         self.peak_bytes = max(self.peak_bytes, self.slots.bytes())
         for row, slot, count in read:
             row.read += count
@@ -162,6 +164,7 @@ class Schedule:
             torch.cuda.empty_cache()
         if len(rows) == 1 and self.step_tokens <= SMALLEST_STEP:
             self._give_up(rows[0], failure)
+            self.limit, self.step_tokens = self.proven  # it was this prompt, not the number of rows
             return
         self.limit = max(1, len(rows) // 2)
         self.step_tokens = max(SMALLEST_STEP, self.step_tokens // 2)
