@@ -46,7 +46,8 @@ class Work:
         self.model.generation_config.eos_token_id = None
         texts = sets.mt_bench()[:count]
         self.messages = [[{"role": "user", "content": text}] for text in texts]
-        self.ids = [self.tokenizer.apply_chat_template(one, add_generation_prompt=True, return_dict=False) for one in self.messages]
+        self.ids = [self.tokenizer.apply_chat_template(one, add_generation_prompt=True, return_dict=False)
+                    for one in self.messages]
         self.lengths = sets.lengths(80)[:count]
 
     def batch(self, order: list[int]) -> dict[int, list[int]]:
@@ -161,7 +162,8 @@ def _cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def measure(work: Work, rounds: int, loop_prompts: int, said: Callable[[str], None]) -> tuple[dict[str, list[dict]], dict[str, str]]:
+def measure(work: Work, rounds: int, loop_prompts: int,
+            said: Callable[[str], None]) -> tuple[dict[str, list[dict]], dict[str, str]]:
     """Run every way in every round; return the measurements by way, and how many answers equal the loop's."""
     everything = list(range(len(work.ids)))
     some = everything[:: max(1, len(everything) // loop_prompts)]
@@ -246,7 +248,7 @@ def machine(device) -> dict:
     found = {"device": device.type, "system": platform.system(), "processor": _processor(), "threads": torch.get_num_threads(),
              "load_average": [round(one, 1) for one in os.getloadavg()] if hasattr(os, "getloadavg") else None,
              "torch": torch.__version__, "transformers": transformers.__version__, "python": platform.python_version(),
-             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat()}
+             "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
     if device.type == "cuda":
         found |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda,
                   "capability": ".".join(map(str, torch.cuda.get_device_capability(device)))}
@@ -301,8 +303,8 @@ def main(arguments: list[str] | None = None) -> int:
              "prompt_tokens": sum(map(len, work.ids)), "new_tokens": sum(work.lengths), "rounds": rounds,
              "ways": measured, "times_the_loop": ratios(measured, "seconds"),
              "times_the_loop_by_processor_seconds": ratios(measured, "cpu_seconds"), "equal_to_the_loop": equal,
-             "matrix_products_alone": most, "bandwidth_gb_per_s": round(copied / 10**9, 1), "share_of_bandwidth": round(share, 3),
-             "ours": work.last.summary().splitlines()}
+             "matrix_products_alone": most, "bandwidth_gb_per_s": round(copied / 10**9, 1),
+             "share_of_bandwidth": round(share, 3), "ours": work.last.summary().splitlines()}
     name = re.sub(r"[^a-z0-9]+", "-", first.get("gpu", first["device"]).lower()).strip("-")
     path = data.root() / "traces" / f"throughput_{name}.json"
     path.write_text(json.dumps(trace, indent=1) + "\n", encoding="utf-8")

@@ -26,10 +26,10 @@ from labutils.generation.continuous import Continuous, obstacle
 from labutils.generation.groups import Groups
 from labutils.generation.own import Schedule
 from labutils.generation.prompts import Encoded, PromptError, encode_all
+from labutils.generation.proof import trust
 from labutils.generation.results import Answer, Result
 from labutils.generation.rows import Row
 from labutils.generation.rules import Rules, settle, unknown
-from labutils.generation.proof import trust
 
 __all__ = ["Answer", "PromptError", "Result", "generate"]
 
@@ -165,7 +165,8 @@ class _Run:
             work = Continuous(self.model, self.tokenizer, self.rules, rows, cache_bytes=self.cache_bytes,
                               token_bytes=token_bytes, **common)
         else:
-            work = Groups(self.model, self.tokenizer, self.rules, rows, batch_size=self.batch_size, notes=self.notes, **common)
+            work = Groups(self.model, self.tokenizer, self.rules, rows, batch_size=self.batch_size, notes=self.notes,
+                          **common)
         with self.products(rows) if method != "continuous" else nullcontext():
             work.run()
         self.peak_rows, self.peak_bytes = max(self.peak_rows, work.peak_rows), max(self.peak_bytes, work.peak_bytes)
@@ -197,7 +198,8 @@ def _per_prompt(name: str, value, count: int, lowest: int) -> list[int]:
     found = [value] * count if isinstance(value, int) else list(value)
     if len(found) != count:
         raise SettingError(f"{name} has {len(found)} numbers for {count} prompts. Give one for all, or one for each.")
-    wrong = next((at for at, one in enumerate(found) if not isinstance(one, int) or isinstance(one, bool) or one < lowest), None)
+    fits = [isinstance(one, int) and not isinstance(one, bool) and one >= lowest for one in found]
+    wrong = next((at for at, fit in enumerate(fits) if not fit), None)
     if wrong is not None:
         raise SettingError(f"{name} of prompt {wrong} is {found[wrong]!r}; it has to be a whole number from {lowest}.")
     return found

@@ -7,7 +7,6 @@ package does not follow is refused by name, never dropped.
 import copy
 from dataclasses import dataclass, field
 
-import torch
 from transformers import (
     LogitsProcessorList,
     MinLengthLogitsProcessor,

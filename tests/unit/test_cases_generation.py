@@ -145,7 +145,8 @@ def test_empty_prompts_keep_their_place(llama, words):
 def test_a_seed_belongs_to_a_prompt(llama, words):
     """vllm-project/vllm#6197, ollama/ollama#1749: same seed, other text, because the batch was another."""
     def drawn(prompts, seeds):
-        return [one.ids for one in generate(llama, words, prompts, max_new_tokens=9, do_sample=True, seed=seeds, progress=False)]
+        result = generate(llama, words, prompts, max_new_tokens=9, do_sample=True, seed=seeds, progress=False)
+        return [answer.ids for answer in result]
 
     together = drawn(["w5", "w6 w7", "w5"], [1, 2, 3])
     torch.rand(7)  # draws of others do not matter

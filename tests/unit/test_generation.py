@@ -96,11 +96,12 @@ def test_continuous_batching_gives_the_same(llama, words, expected):
 def test_chat_model_as_if_alone(chat, tokenizer, rearrange):
     prompts = [
         "The capital of France is", [{"role": "user", "content": "What is the capital of Japan?"}], "Once upon a time",
-        [{"role": "user", "content": [{"type": "text", "text": "What is the "}, {"type": "text", "text": "capital of Japan?"}]}],
+        [{"role": "user", "content": [{"type": "text", "text": "What is the "}, {"type": "text",
+                                                                                 "text": "capital of Japan?"}]}],
     ]
     result = run(chat, tokenizer, prompts, 8, rearrange=rearrange)
-    read = [tokenizer(prompts[0])["input_ids"], tokenizer.apply_chat_template(prompts[1], add_generation_prompt=True,
-                                                                            return_dict=False), tokenizer(prompts[2])["input_ids"]]
+    asked = tokenizer.apply_chat_template(prompts[1], add_generation_prompt=True, return_dict=False)
+    read = [tokenizer(prompts[0])["input_ids"], asked, tokenizer(prompts[2])["input_ids"]]
     for answer, ids in zip(result, read, strict=False):
         made = tiny.alone(chat, ids, 8)
         assert answer.ids == [one for one in made if one != tokenizer.eos_token_id]
@@ -198,7 +199,8 @@ def test_no_prompts_and_only_bad_ones(llama, words):
 
 
 @pytest.mark.parametrize("prompts, sentence", (
-    ("text", "[text]"), ([{"role": "user", "content": "x"}], "[messages]"), ([1, 2], "[ids]"), ({"a": 1}, "dictionary"), (5, "int"),
+    ("text", "[text]"), ([{"role": "user", "content": "x"}], "[messages]"), ([1, 2], "[ids]"), ({"a": 1}, "dictionary"),
+    (5, "int"),
 ))
 def test_what_is_no_list_of_prompts(llama, words, prompts, sentence):
     with pytest.raises(SettingError) as caught:
@@ -238,7 +240,8 @@ def test_eos_lists_and_honest_counts(llama, words, expected):
 
 def test_stop_strings_across_token_borders(chat, tokenizer):
     question = [{"role": "user", "content": "What is the capital of Japan?"}]
-    for stop, text in (("apan is To", "The capital of J"), (["zzz", "is"], "The capital of Japan "), (".", "The capital of Japan is Tokyo")):
+    for stop, text in (("apan is To", "The capital of J"), (["zzz", "is"], "The capital of Japan "),
+                       (".", "The capital of Japan is Tokyo")):
         answer = run(chat, tokenizer, [question], 12, stop=stop)[0]
         assert (answer.text, answer.finish) == (text, "stop")
         assert stop[-1] in tokenizer.decode(answer.ids) and answer.new_tokens == len(answer.ids)
@@ -292,7 +295,9 @@ def test_the_models_own_settings_hold_and_see_no_pad(words, settings):
             assert answer.ids == (made[:-1] if answer.finish == "eos" else made)
 
 
-@pytest.mark.parametrize("name, value", (("num_beams", 4), ("num_return_sequences", 2), ("guidance_scale", 1.5), ("typical_p", 0.9)))
+@pytest.mark.parametrize("name, value", (
+    ("num_beams", 4), ("num_return_sequences", 2), ("guidance_scale", 1.5), ("typical_p", 0.9),
+))
 def test_what_is_not_followed_is_refused(words, name, value):
     model = tiny.model(tiny.PLAIN["llama"])
     setattr(model.generation_config, name, value)
@@ -439,3 +444,17 @@ def test_hooked_layers_keep_their_forward(llama):
         assert llama.lm_head not in fastlinear.linears(llama)
     finally:
         handle.remove()
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def test_on_other_devices_the_faster_method_is_measured(llama, words, expected, monkeypatch):
+    package = labutils.generation
+    monkeypatch.setattr(package, "SAMPLE", 2)
+    monkeypatch.setattr(package._Run, "kind", property(lambda self: "cuda", lambda self, value: None), raising=False)
+    result = run(llama, words, cache_bytes=2**20)
+    assert ids_of(result) == expected and result.method in ("own", "continuous")
+    assert any("because on 2 prompts each own made" in note for note in result.notes)
+    sampled = run(llama, words, cache_bytes=2**20, do_sample=True)  # continuous batching has no seeds: nothing to measure
+    assert sampled.method == "own" and not any("because on" in note for note in sampled.notes)

@@ -42,13 +42,15 @@ OTHER = {
                                       n_groups=1), "no positions or no cache"),
     "bloom": (lambda: T.BloomConfig(**OLD, hidden_size=32, n_layer=2, n_head=4), "no positions or no cache"),
     "gpt_neo": (lambda: T.GPTNeoConfig(**OLD, hidden_size=32, num_layers=2, num_heads=4, window_size=8,
-                                       attention_types=[[["global", "local"], 1]], max_position_embeddings=96), "attention calls"),
+                                       attention_types=[[["global", "local"], 1]], max_position_embeddings=96),
+                "attention calls"),
     "gpt_oss": (lambda: T.GptOssConfig(**BASE, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=8),
                 "s_aux"),
     "lfm2": (lambda: T.Lfm2Config(**BASE, layer_types=["conv", "full_attention"]), "LinearAttentionLayer"),
     "deepseek_v3": (lambda: T.DeepseekV3Config(
-        **{**BASE, "num_key_value_heads": 4}, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8,
-        n_routed_experts=4, n_group=1, topk_group=1, first_k_dense_replace=1, **EXPERTS), "the packed step failed"),
+        **{**BASE, "num_key_value_heads": 4}, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=8, qk_nope_head_dim=8,
+        v_head_dim=8, n_routed_experts=4, n_group=1, topk_group=1, first_k_dense_replace=1, **EXPERTS),
+        "the packed step failed"),
     "llama, dynamic angles": (lambda: T.LlamaConfig(**BASE, rope_parameters={
         "rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}), "rotary angles"),
 }
