@@ -16,7 +16,8 @@ from labutils.generation.rows import Row, add, answer, choose
 from labutils.generation.rules import Rules
 from labutils.generation.slots import Piece, Slots, exchanged_attention, names_of, step
 
-SHARED_FROM = 8  # a shared beginning of fewer tokens is not worth its copies
+SHARED_FROM = 8  # a shared beginning of fewer tokens is not worth its copies,
+SAVED_FROM = 64  # nor one that saves fewer tokens over all prompts: the first is read alone for it
 SMALLEST_STEP = 16  # tokens; a single row that does not fit in such a step is given up
 MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "Unable to allocate")
 
@@ -34,7 +35,7 @@ def shared_beginning(prompts: list[list[int]]) -> int:
     first, last = min(prompts), max(prompts)  # what these two share, all share
     most = min(min(map(len, prompts)) - 1, len(first), len(last))
     count = next((at for at in range(most) if first[at] != last[at]), most)
-    return count if count >= SHARED_FROM else 0
+    return count if count >= SHARED_FROM and count * (len(prompts) - 1) >= SAVED_FROM else 0
 
 
 class Schedule:

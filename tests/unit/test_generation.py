@@ -185,6 +185,7 @@ def test_messages_a_text_model_cannot_read(chat, tokenizer, words, llama):
     wanted = ("a part of type 'image'", "no content", "no role", "content of type NoneType", "surrogate", "part of type 'str'")
     assert len(said) == len(bad) and all(part in one for part, one in zip(wanted, said, strict=True))
     assert "no chat template" in run(llama, words, [[{"role": "user", "content": "x"}]], 1).errors[0]
+    assert "no chat template" in run(llama, words, ["w5"], 1, chat=True).errors[0]
 
 
 def test_the_window_ends_an_answer(llama, words):
@@ -415,11 +416,12 @@ def test_answers_are_passed_on_as_they_come(llama, words, capsys):
 
 
 @pytest.mark.parametrize("prompts, count", (
-    ([[1] * 9 + [2], [1] * 9 + [3, 4]], 9), ([[1] * 20, [1] * 10], 9), ([[1] * 7 + [2], [1] * 7 + [3]], 0), ([[1] * 20], 0),
+    ([[1] * 9 + [2], [1] * 9 + [3, 4]], 9), ([[1] * 20, [1] * 10], 9), ([[1] * 7 + [2], [1] * 7 + [3]], 0),
     ([[1] * 20, [2] * 20], 0), ([list(range(12)), list(range(12))], 11),
 ))
 def test_shared_beginning(prompts, count):
-    assert own.shared_beginning(prompts) == count
+    assert own.shared_beginning(prompts * 5) == count
+    assert own.shared_beginning(prompts) == own.shared_beginning(prompts[:1] * 99 + [[0]]) == 0  # nothing saved, or shared
 
 
 def test_need_counts_prompt_and_answer():
