@@ -146,7 +146,7 @@ def main() -> None:
 
     constrained = ["--constraint", str(ROOT / "requirements.lock")]
     ours = {line.partition(" ; ")[0] for line in lock.splitlines()}
-    for tier, extra in (("browser", "browser"), ("engines", "ray")):
+    for tier, extra in (("browser", "browser"), ("engines", "engines")):
         wanted = compile_pins(extras[extra], *universal, *constrained).splitlines()
         more = [line for line in wanted if line.partition(" ; ")[0] not in ours]
         (ROOT / "tests" / tier / "requirements.lock").write_text(

@@ -106,7 +106,7 @@ def test_binder_has_the_same_pins_and_keeps_its_own_jupyterlab():
     assert (ROOT / "binder" / "runtime.txt").read_text() == "python-3.12\n"
 
 
-@pytest.mark.parametrize("tier, needed", [("browser", {"playwright", "jupyter-repo2docker"}), ("engines", {"ray", "pyarrow"})])
+@pytest.mark.parametrize("tier, needed", [("browser", {"playwright", "jupyter-repo2docker"}), ("engines", {"ray", "pyarrow", "xllamacpp"})])
 def test_the_lock_of_a_tier_adds_to_the_lock_and_contradicts_nothing(tier, needed):
     more = requirements(f"tests/{tier}/requirements.lock")
     assert needed <= names(more)
