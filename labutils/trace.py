@@ -6,8 +6,9 @@ sum of all storages that are alive; the peak of this sum is what the same run ne
 kernels take inside themselves and what the allocator rounds and reserves. Needs torch and transformers.
 """
 
+import inspect
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,17 +158,43 @@ def trace(
 
     Raises TraceError when the model asks for values, which the meta device has not.
     """
-    from transformers import AutoModelForCausalLM
-
     try:
-        with torch.device(device):
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention).eval()
+        model = build(config, dtype, attention, device)
         return trace_model(model, batch, prompt, attention, logits_to_keep, kernels)
-    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
-        raise TraceError(
-            f"{config.model_type} cannot be traced with batch {batch} and {prompt} tokens on {device}: "
-            f"{' '.join(str(error).split())[:200]}"
-        ) from error
+    except TRACE_ERRORS as error:
+        raise _refused(config.model_type, error, f"batch {batch} and {prompt} tokens on {device}") from error
+
+
+# What models raise that cannot be built from a config or ask for values that the meta device has not.
+TRACE_ERRORS = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError, KeyError, IndexError)
+
+
+def build(config: Any, dtype: Any, attention: str, device: str = "meta") -> torch.nn.Module:
+    """Return the decoder of a config on a device, ready to be traced. Raises TraceError when it cannot be built."""
+    from transformers import AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    try:
+        with torch.device(device), no_init_weights() if device == "meta" else nullcontext():
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention).eval()
+            model.tie_weights()
+        return model
+    except TRACE_ERRORS as error:
+        raise _refused(config.model_type, error, f"attention {attention}") from error
+
+
+def peak_of(model: torch.nn.Module, batch: int, prompt: int, attention: str) -> Peak:
+    """Return `trace_model` of a built model with the last token's logits. Raises TraceError when it asks for values."""
+    kernels = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return trace_model(model, batch, prompt, attention, 1, kernels)
+    except TRACE_ERRORS as error:
+        raise _refused(model.config.model_type, error, f"batch {batch} and {prompt} tokens") from error
+
+
+def _refused(model_type: str, error: Exception, how: str) -> TraceError:
+    return TraceError(f"{model_type} cannot be traced with {how}: {' '.join(str(error).split())[:200]}")
 
 
 def trace_model(
@@ -178,20 +205,33 @@ def trace_model(
     logits_to_keep: int | None = 1,
     kernels: str = "cpu",
 ) -> Peak:
-    """Return the peak of a model that is already built, on the device it is on."""
+    """Return the peak of a model that is already built, on the device it is on.
+
+    An encoder reads the prompt only: its decode is 0, and logits those of its head, if any.
+    """
     device = next(model.parameters()).device
     ids = torch.zeros((batch, prompt), dtype=torch.long, device=device)
-    keep = {} if logits_to_keep is None else {"logits_to_keep": logits_to_keep}
+    generates = model.can_generate()
+    known = inspect.signature(model.forward).parameters
+    keep = {"logits_to_keep": logits_to_keep} if logits_to_keep is not None and _takes(known, "logits_to_keep") else {}
+    use = {"use_cache": True} if generates else {}
     live = LiveStorages()
     weights = live.know([*model.parameters(), *model.buffers(), ids])
     weights -= ids.untyped_storage().nbytes()
     with torch.inference_mode(False), torch.no_grad(), _attention_kernels(kernels if device.type == "meta" else None), live:
-        output = model(input_ids=ids, use_cache=True, **keep)
-        prefill, logits = live.peak, output.logits.untyped_storage().nbytes()
+        output = model(input_ids=ids, **use, **keep)
+        prefill, scores = live.peak, output.get("logits")
+        logits = scores.untyped_storage().nbytes() if scores is not None else 0
         name = next((name for name in ("cache", "past_key_values", "cache_params") if name in output), None)
         past = {name: output[name]} if name else {}
-        del output
+        del output, scores
         held = live.alive
         live.start()
-        model(input_ids=ids[:, :1], use_cache=True, **past, **keep)
-    return Peak(weights, prefill, live.peak, held, logits, attention, device.type)
+        if generates:
+            model(input_ids=ids[:, :1], **use, **past, **keep)
+    return Peak(weights, prefill, live.peak if generates else 0, held if generates else 0, logits, attention, device.type)
+
+
+def _takes(known, name: str) -> bool:
+    """Say whether a forward takes an argument, by name or among others."""
+    return name in known or any(one.kind is one.VAR_KEYWORD for one in known.values())

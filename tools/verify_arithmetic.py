@@ -878,7 +878,7 @@ def stored() -> dict[str, Result]:
     partial = TABLE.with_suffix(".partial.jsonl")
     if partial.exists():
         found += [Result(**json.loads(line)) for line in partial.read_text(encoding="utf-8").splitlines()]
-    return {result.type: result for result in found if result.rules == fingerprint(result.type)}
+    return {result.type: result for result in found if result.configs and result.rules == fingerprint(result.type)}
 
 
 def _typed(name: str, text: str):
