@@ -854,7 +854,9 @@ def rules_of(template, occurrences, found, fitter, stacks, cache) -> list[Rule]:
         if cache["loop", prefix] is None:
             raise LookupError(f"no field gives the number of {prefix}* ({sorted(set(lengths.values()))})")
         loops.append(cache["loop", prefix])
-        points = [(index, layer) for index in range(len(found)) for layer in range(lengths.get(index, 0))]
+        # Where a switch leaves the whole list out, its places are there to be told apart.
+        lengths = {index: lengths.get(index) or fitter.value(loops[0], index) or 0 for index in range(len(found))}
+        points = [(index, layer) for index in range(len(found)) for layer in range(lengths[index])]
     else:
         points = [(index, None) for index in range(len(found))]
         lengths = None

@@ -380,6 +380,7 @@ FIXES: dict[str, dict] = {
 }
 
 
+_NARROW = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 112}
 # A small config by hand, where shrinking the default is not enough to run it on the CPU.
 SMALL: dict[str, dict] = {
     "longcat_flash": {
@@ -397,7 +398,13 @@ SMALL: dict[str, dict] = {
         "num_hidden_layers": 6,
         "moe_topk": 2,
     },
-    "blt": {"encoder_hash_byte_group_vocab": 1000},
+    "blt": {
+        "encoder_hash_byte_group_vocab": 1000,
+        "patcher_config": _NARROW,
+        "encoder_config": _NARROW | {"hidden_size_global": 96},
+        "decoder_config": _NARROW | {"hidden_size_global": 96},
+        "global_config": _NARROW | {"hidden_size": 96},
+    },
 }
 
 
@@ -451,7 +458,7 @@ def candidates(model_type: str) -> list[dict]:
             {name: 2 for name in ("num_experts_per_tok", "moe_topk", "moe_k") if isinstance(part.get(name), int)}
         )
         _vary_heads(part, random.Random(3))
-    by_hand = [{**(tiny if model_type == "blt" else values), **SMALL[model_type]}] if model_type in SMALL else []
+    by_hand = [_with(tiny if model_type == "blt" else values, SMALL[model_type])] if model_type in SMALL else []
     return [
         *by_hand,
         shrink(values),
@@ -460,6 +467,17 @@ def candidates(model_type: str) -> list[dict]:
         shrink(values, layers=12, window=None),
         shrink(values, layers=10**6, window=None, vocabulary=10**9),
     ]
+
+
+def _with(values: dict, changed: dict) -> dict:
+    """Return a config with other values, also in its parts; what depends on them is computed anew."""
+    result = copy.deepcopy(values)
+    for name, value in changed.items():
+        if isinstance(value, dict):
+            forget_computed(result[name])
+            value = {**result[name], **value}
+        result[name] = value
+    return result
 
 
 # Switches that change what the model is for, not how large it is.
