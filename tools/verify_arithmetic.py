@@ -896,7 +896,7 @@ def stored() -> dict[str, Result]:
     partial = TABLE.with_suffix(".partial.jsonl")
     if partial.exists():
         found += [Result(**json.loads(line)) for line in partial.read_text(encoding="utf-8").splitlines()]
-    return {result.type: result for result in found if result.configs and result.rules == fingerprint(result.type)}
+    return {result.type: result for result in found if result.rules == fingerprint(result.type)}
 
 
 def _typed(name: str, text: str):
@@ -931,7 +931,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not args.types and not args.all:
         parser.error("name model types, or give --all")
     results = stored() if args.all else {}
-    wanted = [model_type for model_type in args.types or TYPES if model_type not in results]
+    wanted = [name for name in args.types or TYPES if name not in results or not results[name].configs]
     for result, seconds in in_turn(_timed, wanted, args.jobs):
         results[result.type] = result
         print(
