@@ -84,6 +84,8 @@ KEEP = (
     "do_layer_norm_before",
     "qk_dim_factor",
     "v_dim_factor",
+    "downsample_factor",
+    "adapter_reduction_factor",
     "output_router_logits",
 )
 
@@ -111,6 +113,17 @@ SHARED_TAIL = [
     ]
 ]
 BY_HAND: dict[str, dict] = {
+    "reformer": {
+        "derive": [
+            ["num_hidden_layers", "len(attn_layers)"],
+            ["axial_pos_shape", "list(axial_pos_shape)"],
+            ["axial_pos_embds_dim", "list(axial_pos_embds_dim)"],
+            ["_local", "local_attn_chunk_length if 'local' in attn_layers else lsh_attn_chunk_length"],
+            ["_lsh", "lsh_attn_chunk_length if 'lsh' in attn_layers else local_attn_chunk_length"],
+            ["smallest_chunk", "min(_local, _lsh)"],
+            ["whole_chunks", "lcm(_local, _lsh)"],
+        ]
+    },
     "smollm3": {
         "derive": [
             ["num_key_value_heads", "num_attention_heads if num_key_value_heads is None else num_key_value_heads"],

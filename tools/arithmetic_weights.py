@@ -12,6 +12,7 @@ the type by name; `tools/verify_arithmetic.py` then checks the result on configs
 import argparse
 import contextlib
 import copy
+import functools
 import hashlib
 import itertools
 import json
@@ -312,7 +313,7 @@ def examples(model_type: str, wanted: int = VARIATIONS, seconds: int = 60) -> li
     fixed = half_precision(model_type, values)
     with contextlib.suppress(Exception), real.limit(60):
         found.append(observe(model_type, real.default_values(model_type)))
-    rng, started, tries = random.Random(model_type), time.time(), 0
+    rng, started, tries = random.Random(model_type), time.process_time(), 0
     parts = real._parts(values)
     flags = [
         (number, name)
@@ -347,7 +348,7 @@ def examples(model_type: str, wanted: int = VARIATIONS, seconds: int = 60) -> li
         ),
     )
     for changed in attempts:
-        if len(found) >= wanted + len(singles) or time.time() - started > seconds:
+        if len(found) >= wanted + len(singles) or time.process_time() - started > seconds:
             break
         tries += 1
         key = json.dumps(changed, sort_keys=True, default=str)
@@ -361,6 +362,130 @@ def examples(model_type: str, wanted: int = VARIATIONS, seconds: int = 60) -> li
             if tensor.template in fixed:
                 tensor.dtype = "bfloat16"
     return found
+
+
+# --- what no search finds
+# -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class ByHand:
+    """A rule stated from the source: where a tensor is, its inner loops and sizes (None: these are found as usual).
+
+    It is still held against every example (`check`), as the rules that are found are by the way they are found.
+    """
+
+    names: str  # a regular expression of templates
+    where: str | None = None
+    inner: tuple[str, ...] | None = None
+    sizes: tuple[str, ...] | None = None
+    loop: str | None = None
+
+
+# zamba 2 repeats num_mem_blocks transformer blocks; each holds the adapters of its own turns.
+_TURN = "len([kind for kind in layer_types[:i] if kind == 'hybrid'])"
+_BLOCK = f"layer_types[i] == 'hybrid' and (not tie_word_embeddings or {_TURN} < num_mem_blocks)"
+_TURNS = f"len([k for k in range(len(hybrid_layer_ids)) if k % num_mem_blocks == {_TURN} % num_mem_blocks])"
+_SHARED = r"model\.layers\.\{i\}\.shared_transformer\."
+
+
+def _tokenizer(part: str) -> list[ByHand]:
+    """Return the rules of vibevoice's sound encoders: every stage twice as wide, as deep as `depths` says."""
+    stage = rf"model\.{part}\.conv_layers\.\{{i\}}\.stage\.\{{j\}}\."
+    stem = rf"model\.{part}\.stem\.stage\.\{{i\}}\."
+    first, config = f"{part}_config__num_filters", f"{part}_config__"
+    rules = []
+    for prefix, width, loop, inner in (
+        (stem, first, f"{config}depths[0]", None),
+        (stage, f"{first} * 2 ** (i + 1)", f"len({config}downsampling_ratios)", (f"{config}depths[i + 1]",)),
+    ):
+        wide = f"{width} * {config}ffn_expansion"
+        for names, sizes in (
+            (r"(ffn_)?(gamma|norm\.weight)", (width,)),
+            (r"ffn\.linear1\.weight", (wide, width)),
+            (r"ffn\.linear1\.bias", (wide,)),
+            (r"ffn\.linear2\.weight", (width, wide)),
+            (r"ffn\.linear2\.bias", (width,)),
+            (r"mixer\.conv\.weight", (width, "1", f"{config}kernel_size")),
+            (r"mixer\.conv\.bias", (width,)),
+        ):
+            rules.append(ByHand(prefix + names, inner=inner, sizes=sizes, loop=loop))
+    step = rf"model\.{part}\.conv_layers\.\{{i\}}\.conv\.conv\."
+    wide, before = f"{first} * 2 ** (i + 1)", f"{first} * 2 ** i"
+    loop = f"len({config}downsampling_ratios)"
+    rules.append(ByHand(step + "weight", sizes=(wide, before, f"2 * {config}downsampling_ratios[i]"), loop=loop))
+    rules.append(ByHand(step + "bias", sizes=(wide,), loop=loop))
+    head = rf"model\.{part}\.head\.conv\.weight"
+    last = f"{first} * 2 ** len({config}downsampling_ratios)"
+    rules.append(ByHand(head, sizes=(f"{config}hidden_size", last, f"{config}kernel_size")))
+    return rules
+
+
+BY_HAND: dict[str, list[ByHand]] = {
+    "blt": [
+        ByHand(
+            r"model\.global_transformer\.token_embedding_projection\.weight",
+            "cross_attn_k * encoder_config__hidden_size != global_config__hidden_size",
+            sizes=("global_config__hidden_size", "cross_attn_k * encoder_config__hidden_size"),
+        )
+    ],
+    "zamba2": [
+        ByHand(_SHARED + r"self_attn\.linear_._adapter.*", f"use_shared_attention_adapter and {_BLOCK}", (_TURNS,)),
+        ByHand(_SHARED + r"feed_forward\.gate_up_proj_adapter.*", _BLOCK, (_TURNS,)),
+        ByHand(_SHARED + r".*\.bias", f"add_bias_linear and {_BLOCK}"),
+        ByHand(_SHARED + ".*", _BLOCK),
+    ],
+    "omniasr": [
+        ByHand(
+            r"model\.audio_tower\.subsampling\.conv_layers\.\{i\}\.conv\.weight",
+            sizes=("audio_config__conv_dim[i]", "audio_config__conv_dim[i - 1] if i else 1", "audio_config__conv_kernel[i]"),
+            loop="len(audio_config__conv_dim)",
+        )
+    ],
+    "vibevoice_asr": [*_tokenizer("acoustic_tokenizer_encoder"), *_tokenizer("semantic_tokenizer_encoder")],
+    "reformer": [
+        ByHand(
+            r"reformer\.embeddings\.position_embeddings\.weights\.\{i\}",
+            "axial_pos_embds",
+            sizes=(
+                "axial_pos_shape[i] if i == 0 else 1",
+                "axial_pos_shape[i] if i == 1 else 1",
+                "axial_pos_embds_dim[i]",
+            ),
+            loop="2",
+        )
+    ],
+}
+
+
+def by_hand(model_type: str, groups: dict, found: list["Example"], fitter) -> tuple[list["Rule"], list[str]]:
+    """Take the templates out of `groups` that have a rule of their own; return their rules and what these miss."""
+    rules, failures, cache = [], [], {"formulas": []}
+    for template in list(groups):
+        hand = next((one for one in BY_HAND.get(model_type, ()) if re.fullmatch(one.names, template)), None)
+        if hand is None:
+            continue
+        occurrences = groups.pop(template)
+        sizes = list(hand.sizes) if hand.sizes else best_sizes(occurrences, fitter, cache["formulas"])[0]
+        first = occurrences[0][1]
+        loops = [hand.loop or "num_hidden_layers"] if "{i}" in template else []
+        rule = Rule(
+            template,
+            [simplify(size) for size in sizes or []],
+            loops + list(hand.inner or ()),
+            hand.where,
+            first.dtype,
+            first.linear,
+            first.buffer,
+        )
+        try:
+            wrong = sizes and next(filter(None, (check([rule], one, template) for one in found)), None)
+        except configs.ConfigError as error:
+            wrong = str(error)
+        if sizes is None or wrong:
+            failures.append(f"{template}: the rule by hand gives {wrong or 'no sizes'}")
+        rules.append(rule)
+    return rules, failures
 
 
 # --- from examples to formulas
@@ -651,11 +776,12 @@ def simplify(formula: str) -> str:
 
 def infer(found: list[Example]) -> tuple[list[Rule], list[str]]:
     """Return the rules of a type and what could not be explained."""
-    fitter, failures, rules = Fitter(found), [], []
+    fitter = Fitter(found)
     groups: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
     for index, example in enumerate(found):
         for tensor in example.tensors:
             groups[tensor.template].append((index, tensor))
+    rules, failures = by_hand(found[0].fields.model_type, groups, found, fitter)
     groups = split_members(groups)
     stacks = stack_lengths(found)
     cache: dict = {
@@ -728,7 +854,9 @@ def rules_of(template, occurrences, found, fitter, stacks, cache) -> list[Rule]:
         if cache["loop", prefix] is None:
             raise LookupError(f"no field gives the number of {prefix}* ({sorted(set(lengths.values()))})")
         loops.append(cache["loop", prefix])
-        points = [(index, layer) for index in range(len(found)) for layer in range(lengths.get(index, 0))]
+        # Where a switch leaves the whole list out, its places are there to be told apart.
+        lengths = {index: lengths.get(index) or fitter.value(loops[0], index) or 0 for index in range(len(found))}
+        points = [(index, layer) for index in range(len(found)) for layer in range(lengths[index])]
     else:
         points = [(index, None) for index in range(len(found))]
         lengths = None
@@ -908,8 +1036,30 @@ def layer_value(fitter: Fitter, expression: str, index: int, tensor: Tensor, alw
         return None
 
 
-def check(rules: list[Rule], example: Example) -> list[str]:
-    """Return how the rules' tensors differ from those of a real model."""
+def explained(lines: list[list], example: Example) -> bool:
+    """Say whether a row of the file gives the parameters and buffers of a real model, name by name."""
+    from labutils.arithmetic import weights
+
+    ours, theirs = defaultdict(int), defaultdict(int)
+    try:
+        for tensor in weights.tensors_of(lines, example.fields):
+            ours[plain_name(tensor.name), tensor.dtype] += tensor.total
+    except configs.ConfigError:
+        return False
+    for tensor in example.tensors:
+        theirs[plain_name(tensor.template), tensor.dtype] += math.prod(tensor.shape)
+    return {key: number for key, number in ours.items() if number} == {
+        key: number for key, number in theirs.items() if number
+    }
+
+
+def plain_name(name: str) -> str:
+    """Return a name without its numbers and letters for them: rules may keep an inner number that examples count."""
+    return re.sub(r"\{\w\}|(?<=\.)\d+(?=\.|$)", "#", name)
+
+
+def check(rules: list[Rule], example: Example, template: str | None = None) -> list[str]:
+    """Return how the rules' tensors differ from those of a real model (all of them, or those of one template)."""
     from labutils.arithmetic import weights
 
     ours = defaultdict(int)
@@ -917,7 +1067,8 @@ def check(rules: list[Rule], example: Example) -> list[str]:
         ours[tensor.name] += tensor.numbers * tensor.copies
     theirs = defaultdict(int)
     for tensor in example.tensors:
-        theirs[tensor.template] += math.prod(tensor.shape)
+        if template in (None, tensor.template):
+            theirs[tensor.template] += math.prod(tensor.shape)
     return [
         f"{name}: {ours.get(name, 0):,} computed, {theirs.get(name, 0):,} real"
         for name in {*ours, *theirs}
@@ -938,6 +1089,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("types", nargs="*")
     parser.add_argument("--variations", type=int, default=VARIATIONS, help="random variations of each type")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once (default: 1)")
+    parser.add_argument("--fresh", action="store_true", help="infer also what the stored rows explain")
     args = parser.parse_args()
     done = {}
     if OUT.exists():
@@ -945,24 +1098,35 @@ def main() -> None:
             row = json.loads(line)
             for model_type in row["types"]:
                 done[model_type] = row
-    for model_type in args.types or real.TYPES:
-        started = time.time()
-        try:
-            found = examples(model_type, args.variations)
-            rules, failures = infer(found)
-        except Exception as error:
-            print(f"{model_type}: {type(error).__name__}: {str(error)[:200]}", flush=True)
-            continue
-        row = {"source": source_of(model_type), "tensors": [rule.as_list() for rule in rules]}
-        if failures:
-            row["unexplained"] = failures
-        done[found[0].fields.model_type] = row  # musicgen: that of the decoder it is built from
-        print(
-            f"{model_type}: {len(rules)} rules from {len(found)} models, {time.time() - started:.1f} s"
-            + (f"; UNEXPLAINED {failures[:4]}" if failures else ""),
-            flush=True,
-        )
-        write(done)
+    work = functools.partial(one_type, variations=args.variations, old={} if args.fresh else done)
+    for model_type, row, told in real.in_turn(work, args.types or real.TYPES, args.jobs):
+        print(told, flush=True)
+        if row:
+            done[model_type] = row
+            write(done)
+
+
+def one_type(model_type: str, variations: int, old: dict[str, dict]) -> tuple[str, dict | None, str]:
+    """Return the type that the row is for (of musicgen: the decoder it is built from), its row and what to print.
+
+    A row that explains every example stays as it is, so that what was verified with it stays verified.
+    """
+    torch.set_num_threads(1)
+    started = time.time()
+    try:
+        found = examples(model_type, variations)
+        kept = old.get(found[0].fields.model_type)
+        if kept and not kept.get("unexplained") and all(explained(kept["tensors"], one) for one in found):
+            seconds = time.time() - started
+            return found[0].fields.model_type, None, f"{model_type}: kept, right for {len(found)} models, {seconds:.1f} s"
+        rules, failures = infer(found)
+    except Exception as error:
+        return model_type, None, f"{model_type}: {type(error).__name__}: {str(error)[:200]}"
+    row = {"source": source_of(model_type), "tensors": [rule.as_list() for rule in rules]}
+    if failures:
+        row["unexplained"] = failures
+    told = f"{model_type}: {len(rules)} rules from {len(found)} models, {time.time() - started:.1f} s"
+    return found[0].fields.model_type, row, told + (f"; UNEXPLAINED {failures[:4]}" if failures else "")
 
 
 def write(done: dict[str, dict]) -> None:

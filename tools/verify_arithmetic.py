@@ -14,6 +14,7 @@ import contextlib
 import copy
 import csv
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -33,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM  # noqa: E402
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache  # noqa: E402
 from transformers.initialization import no_init_weights  # noqa: E402
 from transformers.modeling_outputs import BaseModelOutput  # noqa: E402
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
@@ -74,7 +76,10 @@ NOT_CACHE = {
     "audio_hidden_states",
     "per_layer_inputs",
     "logits_ngram",
+    "encoder_cache",  # voxtral realtime: the sound encoder's own stream
+    "padding_cache",
 }
+CACHE_NAMES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 # Counters and constants of cache objects: a few bytes a layer that no formula of the cache counts.
 COUNTERS = ("_sliding_window_tensor", "cumulative", "seqlen_offset", "compile", "sliding_window_tensor")
 
@@ -179,6 +184,27 @@ def make(model_type: str, config, dtype):
     return model_class(model_type, config).from_config(config, dtype=dtype)
 
 
+def more_inputs(model_type: str, model, config, batch: int, tokens: int, dtype) -> dict:
+    """Return what a type reads besides tokens: sound of as many frames, or the keys and values of another model."""
+    device = next(model.parameters()).device
+    if model_type == "voxtral_realtime":
+        shape = (batch, tokens * config.downsample_factor, config.audio_config.hidden_size)
+        return {"encoder_inputs_embeds": torch.zeros(shape, dtype=dtype, device=device)}
+    if model_type.endswith("_assistant"):  # drafts for gemma 4, which read the cache of the model they draft for
+        shared = {}
+        for kind, layer in zip(model.config.text_config.layer_types, model.model.layers, strict=True):
+            attention = layer.self_attn
+            heads = attention.q_proj.out_features // attention.head_dim // attention.num_key_value_groups
+            shape = (batch, heads, tokens, attention.head_dim)
+            shared[kind] = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in "kv")
+        for kind in ("full_attention", "sliding_attention"):
+            shared.setdefault(kind, next(iter(shared.values())))
+        # They draft one token at a time.
+        embeds = torch.zeros((batch, 1, 2 * config.backbone_hidden_size), dtype=dtype, device=device)
+        return {"inputs_embeds": embeds, "shared_kv_states": shared}
+    return {}
+
+
 def weights(model, truth: Truth) -> None:
     """Sum parameters and buffers, each storage once."""
     truth.parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -217,14 +243,19 @@ def run(
         else {"input_ids": ids(prompt)}
     )
     truth.seq2seq = bool(config.is_encoder_decoder)
+    # switch_transformers hands the argument to its encoder, which refuses it; its default is the same.
+    caching = {} if model_type == "switch_transformers" else {"use_cache": True}
+    # blt asks its config for a layer count that it does not have; with a cache of ours it runs.
+    own = {"cache": EncoderDecoderCache(DynamicCache(), DynamicCache())} if model_type == "blt" else {}
     with torch.no_grad():
-        output = model(**inputs, use_cache=True)
+        output = model(**inputs, **more_inputs(model_type, model, config, batch, prompt, dtype), **own, **caching)
+        own.clear()
         tensors = cache_tensors(output)
         truth.prompt = sizes(tensors)
         truth.tensors = [(path, tuple(t.shape), str(t.dtype), t.untyped_storage().nbytes()) for path, t in tensors]
         if decode and tensors:
             name = next(
-                (name for name in ("cache", "past_key_values", "cache_params", "state", "mems") if name in output), None
+                (name for name in CACHE_NAMES if name in output), None
             )
             following = (
                 {"input_ids": ids(1)}
@@ -237,7 +268,8 @@ def run(
             past = output[name] if name else None
             del output, tensors
             try:
-                output = model(**following, **{name: past}, use_cache=True)
+                following |= more_inputs(model_type, model, config, batch, 1, dtype)
+                output = model(**following, **{name: past}, **caching)
                 del past
                 truth.decode = sizes(cache_tensors(output))
             except Exception as error:
@@ -254,16 +286,18 @@ class TimeOut(Exception):
 
 @contextlib.contextmanager
 def limit(seconds: int):
+    """Stop what takes more than so many seconds of processor time (a busy machine must not change the result)."""
+
     def stop(*_):
         raise TimeOut(f"more than {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def measure(model_type: str, values: dict, seconds: int = 90, cpu: bool = True, **kwargs) -> Truth:
@@ -320,7 +354,15 @@ _INDEXER = {
     "indexer_budget": 64,
     "indexer_compress_ratio": 4,
 }
+_DRAFT = {
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": 0,
+    "enable_moe_block": False,
+    "use_double_wide_mlp": False,
+}
 FIXES: dict[str, dict] = {
+    "gemma4_assistant": {"text_config": {"model_type": "gemma4_text", **_DRAFT}},
+    "gemma4_unified_assistant": {"text_config": {"model_type": "gemma4_unified_text", **_DRAFT}},
     "bamba": {"attn_layer_indices": [1, 4, 9]},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 8, "clip_qkv": 8.0}},
@@ -338,6 +380,7 @@ FIXES: dict[str, dict] = {
 }
 
 
+_NARROW = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 112}
 # A small config by hand, where shrinking the default is not enough to run it on the CPU.
 SMALL: dict[str, dict] = {
     "longcat_flash": {
@@ -354,6 +397,13 @@ SMALL: dict[str, dict] = {
         "num_layers": 3,
         "num_hidden_layers": 6,
         "moe_topk": 2,
+    },
+    "blt": {
+        "encoder_hash_byte_group_vocab": 1000,
+        "patcher_config": _NARROW,
+        "encoder_config": _NARROW | {"hidden_size_global": 96},
+        "decoder_config": _NARROW | {"hidden_size_global": 96},
+        "global_config": _NARROW | {"hidden_size": 96},
     },
 }
 
@@ -376,7 +426,7 @@ def shrink(values: dict, layers: int = 6, window: int | None = 16, vocabulary: i
         elif name in LAYER_COUNTS and isinstance(value, int):
             small[name] = min(value, layers)
         elif name == "num_kv_shared_layers" and isinstance(value, int):
-            small[name] = min(value, layers // 3)
+            small[name] = min(value, layers if value == old else layers // 3)
         elif isinstance(value, int) and WIDTHS.search(name):
             small[name] = min(value, 32 if "moe" in name or "expert" in name else 256)
         elif isinstance(value, int) and name in EXPERTS:
@@ -408,7 +458,7 @@ def candidates(model_type: str) -> list[dict]:
             {name: 2 for name in ("num_experts_per_tok", "moe_topk", "moe_k") if isinstance(part.get(name), int)}
         )
         _vary_heads(part, random.Random(3))
-    by_hand = [{**values, **SMALL[model_type]}] if model_type in SMALL else []
+    by_hand = [_with(tiny if model_type == "blt" else values, SMALL[model_type])] if model_type in SMALL else []
     return [
         *by_hand,
         shrink(values),
@@ -417,6 +467,17 @@ def candidates(model_type: str) -> list[dict]:
         shrink(values, layers=12, window=None),
         shrink(values, layers=10**6, window=None, vocabulary=10**9),
     ]
+
+
+def _with(values: dict, changed: dict) -> dict:
+    """Return a config with other values, also in its parts; what depends on them is computed anew."""
+    result = copy.deepcopy(values)
+    for name, value in changed.items():
+        if isinstance(value, dict):
+            forget_computed(result[name])
+            value = {**result[name], **value}
+        result[name] = value
+    return result
 
 
 # Switches that change what the model is for, not how large it is.
@@ -450,6 +511,8 @@ def vary(values: dict, rng: random.Random, only: str | None = None) -> dict:
     The result may be one that transformers refuses; the caller tries again.
     """
     changed = copy.deepcopy(values)
+    if rng.random() < 0.5:
+        forget_computed(changed)
     groups = ["layers", "heads", "widths", "window", "pattern", "switches"]
     chosen = [only] if only else [group for group in groups if rng.random() < 0.75]
     for part in _parts(changed):
@@ -477,6 +540,24 @@ def vary(values: dict, rng: random.Random, only: str | None = None) -> dict:
     return changed
 
 
+def forget_computed(values: dict) -> None:
+    """Drop what the config class computes and does not declare, so that it is computed from the varied values.
+
+    Kept, the list of zamba2's hybrid layers, say, would stay that of the default config in every variation.
+    """
+    config_class = CONFIG_MAPPING[values["model_type"]] if values.get("model_type") in CONFIG_MAPPING else None
+    for name, value in list(values.items()):
+        if isinstance(value, dict):
+            forget_computed(value)
+        elif config_class and name not in {
+            "model_type",
+            "layer_types",
+            *config_class.attribute_map,
+            *(one.name for one in fields(config_class)),
+        }:
+            values.pop(name)
+
+
 def _parts(values: dict) -> list[dict]:
     """Return the dicts of a config that describe text models (the whole, or its parts)."""
     found = [
@@ -493,7 +574,7 @@ def _vary_layers(part: dict, rng: random.Random, old: int) -> None:
         if isinstance(part.get(name), int):
             part[name] = new if part[name] == old else rng.choice((2, 4, 6))
     if isinstance(part.get("num_kv_shared_layers"), int):
-        part["num_kv_shared_layers"] = rng.choice((0, new // 3))
+        part["num_kv_shared_layers"] = new if part["num_kv_shared_layers"] == old else rng.choice((0, new // 3))
     for name, value in part.items():
         if isinstance(value, list) and len(value) == old:
             part[name] = (value * (new // old + 1))[:new]
@@ -568,11 +649,10 @@ def _vary_widths(part: dict, rng: random.Random) -> None:
             "moe_num_experts",
             "num_experts_per_tok",
             "n_shared_experts",
-            "num_kv_shared_layers",
-        ):
+        ) or (name == "num_kv_shared_layers" and value != part.get("num_hidden_layers")):
             part[name] = max(1, value if rng.random() < 0.5 else value // 2)
         elif (
-            value > 1
+            value > 0
             and rng.random() < 0.15
             and not name.endswith(("_token_id", "_token_index", "layers"))
             and name not in (*HEADS, *KV_HEADS, *LAYER_COUNTS, *WINDOWS, "hidden_size", "d_model", "n_embd")
@@ -691,9 +771,9 @@ def small_model(model_type: str) -> tuple[dict, Truth]:
 
 def variations(model_type: str, values: dict, device: str, wanted: int = VARIATIONS, seconds: int = 60):
     """Yield (config, batch, prompt, truth) for random variations that transformers can build and run on `device`."""
-    rng, started, found, tries = random.Random(f"verify {model_type}"), time.time(), 0, 0
+    rng, started, found, tries = random.Random(f"verify {model_type}"), time.process_time(), 0, 0
     groups = ("layers", "heads", "widths", "window", "pattern", "switches")
-    while found < wanted and tries < 120 and time.time() - started < seconds:
+    while found < wanted and tries < 120 and time.process_time() - started < seconds:
         tries += 1
         changed = vary(values, rng, None if tries < 20 else rng.choice(groups))  # fewer changes when many are refused
         batch, prompt = rng.choice((1, 2, 3)), rng.randint(5, 70)
@@ -825,24 +905,38 @@ def _typed(name: str, text: str):
     return int(text) if text else None
 
 
+def in_turn(function, items: list, jobs: int):
+    """Yield function(item) for all items, computed in `jobs` processes."""
+    if jobs == 1:
+        yield from map(function, items)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=20) as pool:
+        yield from pool.imap_unordered(function, items)
+
+
+def _timed(model_type: str) -> tuple[Result, float]:
+    torch.set_num_threads(1)
+    started = time.time()
+    return verify(model_type), time.time() - started
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Check types, print what differs, and with --all write the table. The exit code is 1 when something differs."""
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("types", nargs="*", help="model types (default: with --all every one)")
     parser.add_argument("--all", action="store_true", help="check every type and write data/arithmetic/truth.csv")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once (default: 1)")
     args = parser.parse_args(arguments)
     if not args.types and not args.all:
         parser.error("name model types, or give --all")
     results = stored() if args.all else {}
-    for model_type in args.types or TYPES:
-        if model_type in results:
-            continue
-        started = time.time()
-        result = results[model_type] = verify(model_type)
+    wanted = [name for name in args.types or TYPES if name not in results or not results[name].configs]
+    for result, seconds in in_turn(_timed, wanted, args.jobs):
+        results[result.type] = result
         print(
-            f"{model_type}: cache {result.cache_exact} of {result.configs}, weights {result.weights_exact} of "
-            f"{result.configs}, {time.time() - started:.0f} s {result.error}",
+            f"{result.type}: cache {result.cache_exact} of {result.configs}, weights {result.weights_exact} of "
+            f"{result.configs}, {seconds:.0f} s {result.error}",
             flush=True,
         )
         if args.all:

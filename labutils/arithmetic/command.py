@@ -10,6 +10,8 @@ from labutils.arithmetic.config import parse
 from labutils.arithmetic.errors import ConfigError
 from labutils.arithmetic.planning import Plan, plan
 from labutils.arithmetic.quantized import SCHEMES
+from labutils.arithmetic.tracing import ATTENTION
+from labutils.errors import LabError
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -29,6 +31,12 @@ def add(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--encoder", type=int, help="input tokens of an encoder-decoder (default: as many as --context)"
     )
+    command.add_argument(
+        "--trace", action="store_true", help="add activations and score matrices, by a run on the meta device (needs torch)"
+    )
+    command.add_argument(
+        "--attention", choices=ATTENTION, default="sdpa", help="the attention that --trace runs (default: sdpa)"
+    )
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run)
 
@@ -37,9 +45,17 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan; the exit code is 0 when it fits (or no memory was given), 1 when not, 2 after bad input."""
     try:
         found = plan(
-            _source(args.config), args.memory, args.dtype, args.quantization, args.batch, args.context, args.encoder
+            _source(args.config),
+            args.memory,
+            args.dtype,
+            args.quantization,
+            args.batch,
+            args.context,
+            args.encoder,
+            args.trace,
+            args.attention,
         )
-    except ConfigError as error:
+    except LabError as error:
         print(f"labutils: error: {error}", file=sys.stderr)
         return 2
     print(json.dumps(as_json(found), indent=2) if args.json else as_text(found))
@@ -92,8 +108,11 @@ def as_json(found: Plan) -> dict:
         "fits": found.fits,
         "largest_batch": found.largest_batch,
         "longest_context": found.longest_context,
-        "exact": ["weights", "cache", "logits"],
-        "traced": [],
+        "exact": list(found.exact),
+        "traced": list(found.traced),
+        "attention": found.attention,
+        "peak_prefill": found.peak_prefill,
+        "peak_decode": found.peak_decode,
         "not_counted": list(found.not_counted),
         "assumed": list(found.assumed),
         "positions": found.positions,
@@ -117,9 +136,11 @@ def as_text(found: Plan) -> str:
                 ("cache (peak)", found.cache.peak),
                 ("  while decoding", found.decoding),
                 ("logits of one step", found.logits),
+                ("peak of prefill", found.peak_prefill),
+                ("peak of decode", found.peak_decode),
                 ("total", found.total),
             )
-            if amount or not name.startswith(" ")
+            if amount is not None and (amount or not name.startswith(" "))
         ),
     ]
     if found.memory is not None:
@@ -134,7 +155,13 @@ def as_text(found: Plan) -> str:
             "",
             f"The model was made for {found.positions:,} positions; a context of {found.context:,} is beyond them.",
         ]
-    return "\n".join([*lines, "", "Exact: weights, cache, logits. Not counted: " + "; ".join(found.not_counted) + "."])
+    said = [f"Exact: {', '.join(found.exact)}."] if found.exact else []
+    if found.traced:
+        said.append(
+            f"Traced on the meta device with {found.attention} attention: {', '.join(found.traced)}; "
+            "a peak is beyond the weights, with cache and logits in it."
+        )
+    return "\n".join([*lines, "", *said, "Not counted: " + "; ".join(found.not_counted) + "."])
 
 
 def _line(name: str, amount: int) -> str:

@@ -152,13 +152,14 @@ def read(source: Any) -> Config:
     if hasattr(source, "to_dict"):
         return _from_dict(source.to_dict(), strict=False)
     if isinstance(source, (str, Path)):
-        source = _load(Path(source))
+        source = load(Path(source))
     if not isinstance(source, dict):
         raise ConfigError(f"the config is {shown(source)}; it must be an object with a model_type")
     return _from_dict(source)
 
 
-def _load(path: Path) -> Any:
+def load(path: Path) -> Any:
+    """Return the JSON of a config.json, or of the one in a folder. Raises ConfigError when it cannot be read."""
     file = path / "config.json" if path.is_dir() else path
     try:
         if file.stat().st_size > MAX_CONFIG_BYTES:

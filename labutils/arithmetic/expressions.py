@@ -24,6 +24,7 @@ _BINARY = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
+    ast.Pow: lambda base, exponent: base ** _exponent(exponent),
 }
 _COMPARE = {
     ast.Eq: operator.eq,
@@ -61,6 +62,7 @@ _FUNCTIONS: dict[str, Callable] = {
     "sorted": sorted,
     "ceil": math.ceil,
     "isqrt": math.isqrt,
+    "lcm": math.lcm,
     "range": _range,
     "get": _get,
     "enumerate": lambda items: [list(pair) for pair in enumerate(items)],
@@ -137,6 +139,12 @@ def _binary(node: ast.BinOp, fields: Mapping[str, Any]) -> Any:
     elif isinstance(left, str) or isinstance(right, str):
         raise ConfigError("a text stands where a number is needed")
     return _bounded(_BINARY[type(node.op)](left, right))
+
+
+def _exponent(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 64:
+        raise ConfigError(f"an exponent is {shown(value)}; it must be a whole number from 0 to 64")
+    return value
 
 
 def _comprehension(node: ast.ListComp | ast.DictComp, fields: Mapping[str, Any]) -> Iterator[dict]:

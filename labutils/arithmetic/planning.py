@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from labutils.arithmetic.cache import KVCache, Rules, count
+from labutils.arithmetic.cache import KVCache, Rules, count, dtype_name
 from labutils.arithmetic.config import Config
-from labutils.arithmetic.errors import ConfigError
+from labutils.arithmetic.errors import ConfigError, UnknownArchitecture
 from labutils.arithmetic.expressions import shown
 from labutils.arithmetic.quantized import WeightBytes, scheme_of, weight_bytes
+from labutils.arithmetic.tracing import PARTS, Run
 from labutils.arithmetic.weights import logits, parameters
 
 UNITS = {
@@ -24,9 +25,11 @@ UNITS = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
-NOT_COUNTED = (
-    "activations and score matrices while the prompt is read (labutils.trace measures them)",
+WITHOUT_A_TRACE = (
+    "activations and score matrices while the prompt is read (a trace measures them)",
     "the second copy of one layer's cache while torch.cat grows it",
+)
+NOT_COUNTED = (
     "the CUDA context, the allocator's reserve and fragmentation",
     "what an inference engine reserves ahead of use",
 )
@@ -41,7 +44,9 @@ class Plan:
     `decoding` what the cache holds once tokens come one by one (less, in a sliding model); `logits` is one step of
     generate (the last token of each sequence, float32 copy included). `largest_batch` holds at this context,
     `longest_context` at this batch; both are None without a memory and 0 when not even one fits. `assumed` names sizes
-    that the config left to transformers.
+    that the config left to transformers. `exact` and `traced` name the parts that come from rules and from a run on the
+    meta device; with a trace, `peak_prefill` and `peak_decode` are the most alive beyond the weights while the prompt is
+    read and while one more token is, cache and logits included, with `attention`.
     """
 
     model_type: str
@@ -62,10 +67,20 @@ class Plan:
     not_counted: tuple[str, ...]
     assumed: tuple[str, ...]
     positions: int | None
+    exact: tuple[str, ...] = ("weights", "cache", "logits")
+    traced: tuple[str, ...] = ()
+    attention: str | None = None
+    peak_prefill: int | None = None
+    peak_decode: int | None = None
 
     @property
     def total(self) -> int:
-        return self.weights.total + self.cache.peak + self.logits
+        return _total(self.weights.total, self.cache.peak + self.logits, self.peak_prefill, self.peak_decode)
+
+
+def _total(weights: int, kept: int, *peaks: int | None) -> int:
+    """Return weights and the most beyond them: what is kept between steps, or a traced peak."""
+    return weights + max(kept, *(peak or 0 for peak in peaks))
 
 
 def plan(
@@ -76,61 +91,125 @@ def plan(
     batch: int = 1,
     context: int = 4096,
     encoder: int | None = None,
+    trace: bool = False,
+    attention: str = "sdpa",
 ) -> Plan:
     """Return what a model takes at a batch and context (tokens of prompt and answer together), and what would fit.
 
     `memory` is in bytes or a text such as "24GB" or "16GiB"; `quantization` is "none", "int8", "nf4" or "nf4-double"
     (default: what the config says). For an encoder-decoder, `context` counts decoder tokens and `encoder` input tokens
-    (default: as many). Raises ConfigError and UnknownArchitecture as `kv_cache` and `parameters` do.
+    (default: as many). `trace=True` (needs torch) adds the peaks of a run on the meta device with `attention` "sdpa" or
+    "eager"; what the rules refuse is then traced instead. Raises ConfigError and UnknownArchitecture as `kv_cache` and
+    `parameters` do, and TraceError when a model cannot be traced.
     """
-    rules = Rules(config)
-    config = rules.config
     batch, context = count(batch, "batch", 1, MOST), count(context, "context", 1, MOST)
-    dtype = rules.dtype(dtype)
     size = memory_bytes(memory) if memory is not None else None
+    try:
+        rules = Rules(config)
+        found = parameters(rules.config)
+    except UnknownArchitecture as refusal:
+        if not trace:
+            raise
+        return _traced_plan(config, dtype, quantization, size, batch, context, attention, refusal)
+    source, config = config, rules.config
+    dtype = rules.dtype(dtype)
     scheme = quantization or scheme_of(config)
     if encoder is None and config.fields.get("is_encoder_decoder"):
         encoder = context
-    found = parameters(config)
     weights = weight_bytes(found, dtype, scheme)
+    run = Run(source, dtype, attention) if trace else None
 
-    def total(batch: int, context: int) -> int:
-        return weights.total + rules.cache(batch, context, 1, dtype, encoder).peak + _step_logits(config, batch, dtype)
+    def kept(batch: int, context: int) -> int:
+        return rules.cache(batch, context, 1, dtype, encoder).peak + _step_logits(config, batch, dtype)
 
-    cache = rules.cache(batch, context, 1, dtype, encoder)
-    fits = largest_batch = longest_context = None
-    if size is not None:
-        fits = total(batch, context) <= size
-        largest_batch = _largest(lambda number: total(number, context) <= size)
-        longest_context = _largest(lambda number: total(batch, number) <= size)
-    positions = next(
-        (
-            config.text.fields[name]
-            for name in ("max_position_embeddings", "n_positions", "max_seq_len")
-            if isinstance(config.text.fields.get(name), int) and config.text.fields[name] > 0
-        ),
-        None,
-    )
     return Plan(
         config.model_type,
-        cache.family,
+        rules.row["name"],
         dtype,
         scheme,
         batch,
         context,
         found.total,
         weights,
-        cache,
+        rules.cache(batch, context, 1, dtype, encoder),
         rules.cache(batch, max(context - 1, 1), 2, dtype, encoder).held,
         _step_logits(config, batch, dtype),
         size,
-        fits,
-        largest_batch,
-        longest_context,
-        NOT_COUNTED + tuple(f"{part} (no rule)" for part in found.not_counted),
+        *_limits(size, weights.total, kept, run, batch, context),
+        (*(() if run else WITHOUT_A_TRACE), *NOT_COUNTED, *(f"{part} (no rule)" for part in found.not_counted)),
         config.assumed + config.text.assumed,
-        positions,
+        _positions(config.text.fields.get),
+        **_peaks(run, batch, context),
     )
+
+
+def _peaks(run: Run | None, batch: int, context: int) -> dict[str, Any]:
+    if run is None:
+        return {}
+    peak = run.peak(batch, context)
+    return {
+        "traced": PARTS,
+        "attention": run.attention,
+        "peak_prefill": peak.prefill,
+        "peak_decode": peak.decode,
+    }
+
+
+def _traced_plan(source, dtype, quantization, size, batch, context, attention, refusal) -> Plan:
+    """Return a plan all of whose numbers come from the meta device, for an architecture that the rules refuse."""
+    run = Run(source, dtype and dtype_name(dtype), attention)
+    if quantization not in (None, "none") or (run.quantized and quantization is None):
+        raise UnknownArchitecture(f"{refusal} (a trace counts weights that are not quantized: give quantization none)")
+    weights, peak = run.weights(), run.peak(batch, context)
+    text = run.config.get_text_config()
+    return Plan(
+        run.model_type,
+        "no rule: a run on the meta device",
+        run.dtype,
+        "none",
+        batch,
+        context,
+        run.parameters,
+        weights,
+        run.cache(batch, context),
+        peak.held,
+        peak.logits,
+        size,
+        *_limits(size, weights.total, lambda *_: 0, run, batch, context),
+        (*NOT_COUNTED, f"by rules, because {refusal}"),
+        (),
+        _positions(lambda name: getattr(text, name, None)),
+        **_peaks(run, batch, context) | {"exact": (), "traced": ("weights", "cache", "logits", *PARTS)},
+    )
+
+
+def _limits(
+    size: int | None, weights: int, kept: Callable[[int, int], int], run: Run | None, batch: int, context: int
+) -> tuple[bool | None, int | None, int | None]:
+    """Return whether it fits, the largest batch and the longest context; with a run, its peaks are in them."""
+    if size is None:
+        return None, None, None
+
+    def by_rule(batch: int, context: int) -> bool:
+        return weights + kept(batch, context) <= size
+
+    def fits(batch: int, context: int) -> bool:
+        if not by_rule(batch, context):
+            return False
+        peak = run and run.peak(batch, context)
+        return peak is None or _total(weights, 0, peak.prefill, peak.decode) <= size
+
+    return (
+        fits(batch, context),
+        _largest(lambda number: fits(number, context)),
+        _largest(lambda number: fits(batch, number)),
+    )
+
+
+def _positions(get: Callable[[str], Any]) -> int | None:
+    """Return the positions that a model was made for, when its config says them."""
+    said = (get(name) for name in ("max_position_embeddings", "n_positions", "max_seq_len"))
+    return next((value for value in said if isinstance(value, int) and value > 0), None)
 
 
 def _step_logits(config: Config, batch: int, dtype: str) -> int:

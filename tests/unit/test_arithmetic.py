@@ -478,6 +478,8 @@ def test_the_table_says_what_it_says():
         ("get(d, 'k', 3)", {"d": None}, 3),
         ("{i: i * 2 for i in range(2)}", {}, {0: 0, 1: 2}),
         ("not a and b", {"a": False, "b": 4}, 4),
+        ("a * 2 ** (i + 1)", {"a": 3, "i": 4}, 96),
+        ("lcm(a, b)", {"a": 4, "b": 6}, 12),
     ],
 )
 def test_expressions(expression, fields, expected):
@@ -501,6 +503,10 @@ def test_expressions(expression, fields, expected):
         ("[0] * a", {"a": "x"}),
         ("a['k']", {"a": {}}),
         ("a < b", {"a": 1, "b": None}),
+        ("2 ** a", {"a": 10**9}),
+        ("2 ** a", {"a": -1}),
+        ("a ** 9", {"a": 2**70}),
+        ("lcm(a, 2)", {"a": None}),
     ],
 )
 def test_expressions_do_no_harm(expression, fields):

@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from labutils import arithmetic  # noqa: E402
 from labutils.arithmetic import cache  # noqa: E402
 from tools import verify_arithmetic as real  # noqa: E402
 
@@ -38,3 +39,37 @@ def test_cache_and_weights_are_those_of_a_real_model(model_type):
     values, truth = real.small_model(model_type)
     found = real.compare(model_type, values, truth)
     assert found.cache_wrong == [] and found.weights_wrong == []
+
+
+REPEATED = {
+    "model_type": "zamba2",
+    "hidden_size": 64,
+    "num_hidden_layers": 8,
+    "layers_block_type": ["linear_attention", "hybrid"] * 4,
+    "num_attention_heads": 4,
+    "n_mamba_heads": 4,
+    "mamba_d_state": 16,
+    "vocab_size": 256,
+    "adapter_rank": 8,
+    "add_bias_linear": True,
+    "use_shared_attention_adapter": True,
+    "num_mem_blocks": 2,
+}
+
+
+@pytest.mark.parametrize("blocks, parameters", [(1, 409_024), (2, 516_288)])
+def test_repeated_blocks_count_once_with_the_adapters_of_their_own_turns(blocks, parameters):
+    """Zamba 2.7B and 7B take turns between two blocks: their biases are shared too, their adapters are not."""
+    values = REPEATED | {"num_mem_blocks": blocks}
+    truth = real.measure("zamba2", values, batch=1, prompt=5)
+    found = real.compare("zamba2", values, truth, 1, 5)
+    assert found.cache_wrong == [] and found.weights_wrong == []
+    assert arithmetic.parameters(values).total == truth.parameters == parameters
+
+
+def test_computed_fields_follow_a_variation():
+    values = real.default_values("zamba2") | {"layers_block_type": ["hybrid"] * 3, "num_hidden_layers": 3}
+    assert len(real.prepare("zamba2", values).hybrid_layer_ids) == 9  # what the file says stays
+    real.forget_computed(values)
+    assert real.prepare("zamba2", values).hybrid_layer_ids == [0, 1, 2]
+    assert values["layers_block_type"] == ["hybrid"] * 3

@@ -120,3 +120,82 @@ def test_a_plan_takes_half_a_second_without_torch(file):
             used.children_user - started.children_user + used.children_system - started.children_system,
         )
     assert best < 0.5, f"{best:.2f} s"
+
+
+SMALL = CONFIG | {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "vocab_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "sliding_window": 16,
+}
+
+
+@pytest.fixture
+def small(tmp_path) -> Path:
+    pytest.importorskip("torch")
+    path = tmp_path / "small.json"
+    path.write_text(json.dumps(SMALL))
+    return path
+
+
+def planned(capsys, *arguments: str) -> dict:
+    assert main(["plan", *arguments, "--json"]) in (0, 1)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_trace_adds_the_peaks(small, capsys):
+    plain, fused, eager = (
+        planned(capsys, str(small), "--context", "512", *more)
+        for more in ([], ["--trace"], ["--trace", "--attention", "eager"])
+    )
+    assert plain["traced"] == [] and plain["peak_prefill"] is None
+    assert len(fused["traced"]) == 2 and fused["exact"] == ["weights", "cache", "logits"]
+    assert fused["weights"] == plain["weights"] and fused["cache"] == plain["cache"]
+    assert fused["total"] == fused["weights"]["total"] + fused["peak_prefill"] > plain["total"]
+    # Scores, their softmax in float32 and what is read of it: at least two matrices of 4 heads and bfloat16.
+    assert eager["peak_prefill"] - fused["peak_prefill"] > 4 * 512 * 512 * 2
+    assert fused["peak_decode"] < fused["peak_prefill"]
+    assert any("activations" in text for text in plain["not_counted"])
+    assert not any("activations" in text for text in fused["not_counted"])
+
+
+def test_limits_hold_the_peaks(small, capsys):
+    found = planned(capsys, str(small), "--context", "64", "--trace", "--memory", "600KB")
+    for name, number in (("--batch", found["largest_batch"]), ("--context", found["longest_context"])):
+        at, above = (
+            planned(capsys, str(small), "--context", "64", "--trace", name, str(one))["total"] for one in (number, number + 1)
+        )
+        assert at <= 600_000 < above
+
+
+def test_what_the_rules_refuse_is_traced(small, capsys, monkeypatch):
+    from labutils.arithmetic import cache
+
+    exact = planned(capsys, str(small), "--context", "64")
+    monkeypatch.setattr(cache, "families", dict)
+    assert main(["plan", str(small)]) == 2 and "no cache rule" in capsys.readouterr().err
+    found = planned(capsys, str(small), "--context", "64", "--trace")
+    assert found["exact"] == [] and {"weights", "cache", "logits"} < set(found["traced"])
+    assert found["parameters"] == exact["parameters"] and found["weights"]["total"] == exact["weights"]["total"]
+    counters = found["cache"]["held_after_prefill"] - exact["cache"]["held_after_prefill"]
+    assert 0 <= counters <= 16 * SMALL["num_hidden_layers"]
+    assert any("no cache rule" in text for text in found["not_counted"])
+    assert main(["plan", str(small), "--context", "64", "--trace"]) == 0
+    text = capsys.readouterr().out
+    assert "Traced on the meta device with sdpa attention: weights, cache, logits" in text and "Exact:" not in text
+
+
+def test_a_trace_that_cannot_be_is_explained(tmp_path, capsys):
+    pytest.importorskip("torch")
+    path = tmp_path / "config.json"
+    for values, words in (
+        ({"model_type": "made_up"}, "cannot be traced either"),
+        (SMALL | {"model_type": "gemma2", "head_dim": 16}, "cannot be traced"),
+    ):
+        path.write_text(json.dumps(values))
+        assert main(["plan", str(path), "--trace"]) == 2
+        output = capsys.readouterr()
+        assert words in output.err and "Traceback" not in output.err and not output.out
