@@ -460,3 +460,25 @@ def layer_lines(title: str, unit: str, **ways: Sequence[float]) -> Picture:
     axes.legend(frameon=False, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     return _picture(figure, f"{title.rstrip('?.')} ({unit}, from the embedding up): " + "; ".join(words))
+
+
+def curves(title: str, across: str, up: str, log: bool = False, **ways: Sequence[tuple[float, float]]) -> Picture:
+    """Return one line for each way through its points (x, y); `across` and `up` name the axes with their units.
+
+    `log`: the upper axis is logarithmic.
+    """
+    figure, axes = _figure(6.4, 3.8)
+    words = []
+    for (way, points), colour, marker in zip(ways.items(), (BLUE, ORANGE, GREEN, SKY), "os^D", strict=False):
+        name = way.replace("_", " ")
+        rounded = [(round(float(x), 2), float(f"{float(y):.2g}")) for x, y in points]
+        axes.plot(*zip(*rounded, strict=True), color=colour, marker=marker, markersize=5, linewidth=1.2, label=name)
+        words.append(f"{name} " + ", ".join(f"{x:g}: {y:g}" for x, y in rounded))
+    if log:
+        axes.set_yscale("log")
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.legend(frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    return _picture(figure, f"{title.rstrip('?.')} ({up} by {across}): " + "; ".join(words))

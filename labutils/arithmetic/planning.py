@@ -3,13 +3,15 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from labutils.arithmetic.cache import KVCache, Rules, count
 from labutils.arithmetic.config import Config
 from labutils.arithmetic.errors import ConfigError
 from labutils.arithmetic.expressions import shown
-from labutils.arithmetic.quantized import WeightBytes, scheme_of, weight_bytes
+from labutils.arithmetic.gguf_file import GGUFFile, read_gguf
+from labutils.arithmetic.quantized import WeightBytes, gguf_bytes, scheme_of, weight_bytes
 from labutils.arithmetic.weights import logits, parameters
 
 UNITS = {
@@ -79,20 +81,22 @@ def plan(
 ) -> Plan:
     """Return what a model takes at a batch and context (tokens of prompt and answer together), and what would fit.
 
-    `memory` is in bytes or a text such as "24GB" or "16GiB"; `quantization` is "none", "int8", "nf4" or "nf4-double"
-    (default: what the config says). For an encoder-decoder, `context` counts decoder tokens and `encoder` input tokens
+    `memory` is in bytes or a text such as "24GB" or "16GiB"; `quantization` is "none", "int8", "fp4", "nf4", or one of the
+    last two with "-double" (default: what the config says). Instead of a config it may be a .gguf file: its tensors are
+    counted in their blocks, as llama.cpp holds them ("gguf"), or with "none" expanded, as transformers holds them. For an encoder-decoder, `context` counts decoder tokens and `encoder` input tokens
     (default: as many). Raises ConfigError and UnknownArchitecture as `kv_cache` and `parameters` do.
     """
-    rules = Rules(config)
+    file = gguf_of(config)
+    rules = Rules(file.config() if file else config)
     config = rules.config
     batch, context = count(batch, "batch", 1, MOST), count(context, "context", 1, MOST)
     dtype = rules.dtype(dtype)
     size = memory_bytes(memory) if memory is not None else None
-    scheme = quantization or scheme_of(config)
+    scheme = quantization or ("gguf" if file else scheme_of(config))
     if encoder is None and config.fields.get("is_encoder_decoder"):
         encoder = context
     found = parameters(config)
-    weights = weight_bytes(found, dtype, scheme)
+    weights = gguf_bytes(file) if file and scheme == "gguf" else weight_bytes(found, dtype, scheme)
 
     def total(batch: int, context: int) -> int:
         return weights.total + rules.cache(batch, context, 1, dtype, encoder).peak + _step_logits(config, batch, dtype)
@@ -131,6 +135,14 @@ def plan(
         config.assumed + config.text.assumed,
         positions,
     )
+
+
+def gguf_of(config: Any) -> GGUFFile | None:
+    """Return the header of the .gguf file that `config` names, None when it is anything else."""
+    if isinstance(config, GGUFFile):
+        return config
+    is_file = isinstance(config, (str, Path)) and str(config).lower().endswith(".gguf")
+    return read_gguf(config) if is_file else None
 
 
 def _step_logits(config: Config, batch: int, dtype: str) -> int:

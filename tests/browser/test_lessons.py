@@ -120,6 +120,15 @@ def move_sampling(panel):
     return before, after, box
 
 
+def move_quantization(panel):
+    before = alt(panel)
+    assert before.startswith("4 bits, one scale per 64: 4.25 bits per weight")
+    box = panel.locator(".widget-dropdown select").last
+    box.select_option("tensor")
+    panel.locator(".widget-html-content img[alt*='one scale per tensor']").wait_for(timeout=60_000)
+    return before, alt(panel), box
+
+
 WIDGETS = {
     "00": move_next_token,
     "01": move_stages,
@@ -129,6 +138,7 @@ WIDGETS = {
     "05": move_attention,
     "06": move_logit_lens,
     "07": move_sampling,
+    "10": move_quantization,
 }
 
 
