@@ -12,7 +12,7 @@ import logging
 import struct
 import time
 
-# bitsandbytes says on a CPU, once for each layer and pass, that its inputs are cast. Once is enough.
+# On a CPU bitsandbytes says for each layer and pass that inputs are cast. Once is enough.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 import bitsandbytes
@@ -46,7 +46,7 @@ restored = codes * scale
 
 
 def error(new, old):
-    """Return the relative error: the length of the difference against the length of the original."""
+    """Return the relative error: the length of the difference over that of the original."""
     return ((new - old).norm() / old.norm()).item()
 
 
@@ -119,14 +119,16 @@ def squeeze(weight, bits, group):
     return bits + 16 / group, error(new, parts)
 
 
-groups = {"whole_tensor": weight.numel(), "row": weight.shape[1], "64_weights": 64, "32_weights": 32}
+groups = {"whole_tensor": weight.numel(), "row": weight.shape[1],
+          "64_weights": 64, "32_weights": 32}
 lines = {f"one_scale_per_{name}": [squeeze(weight, bits, group) for bits in range(3, 9)]
          for name, group in groups.items()}
 views.curves("Many scales beat one, and cost a fraction of a bit", "bits per weight, with scales",
              "relative error", log=True, **lines)
 
 # %% [markdown]
-# Each bit halves the error, along every line. With one scale for the tensor 8 bits are worth what 5 are in small groups.
+# Each bit halves the error, along every line. Eight bits under one scale for the tensor are worth less than six in groups of 64.
+# And groups of 32 lie above those of 64: here the finer scales cost more than they gain.
 #
 # *Zero-point* quantization also moves the range: smallest to largest instead of −largest to largest. That is for numbers that
 # lie on one side, such as what comes out of an activation function:
@@ -134,10 +136,9 @@ views.curves("Many scales beat one, and cost a fraction of a bit", "bits per wei
 # %%
 seen = {}
 model.model.layers[10].mlp.act_fn.register_forward_hook(
-    lambda module, given, out: seen.update(activation=out[0].float().cpu()))
+    lambda module, given, out: seen.update(activation=out[0].detach().float().cpu()))
 sentences = data.parallel()["English"]
-with torch.inference_mode():
-    model(**tokenizer(sentences[0], return_tensors="pt").to(device))
+model(**tokenizer(sentences[0], return_tensors="pt").to(device))
 
 
 def absmax(x, bits):
@@ -222,24 +223,22 @@ ours = (state.code[nearest.long()] * scales).reshape(weight.shape)
 theirs = bitsandbytes.functional.dequantize_4bit(packed, state)
 pairs = nearest.flatten()
 
-{"same bytes": torch.equal(pairs[0::2] * 16 + pairs[1::2], packed.flatten()),
- "same weights": torch.equal(ours, theirs),
- "error": f"{error(theirs, weight):.3f}",
- "absmax, same size": f"{squeeze(weight, 4, 32)[1]:.3f}"}
+print({"same bytes": torch.equal(pairs[0::2] * 16 + pairs[1::2], packed.flatten()),
+       "same weights": torch.equal(ours, theirs), "error": f"{error(theirs, weight):.3f}",
+       "absmax, same size": f"{squeeze(weight, 4, 32)[1]:.3f}"})
+try:
+    bitsandbytes.functional.quantize_4bit(weight, quant_type="q4_k_m")
+except ValueError as refused:
+    print(refused)
 
 # %% [markdown]
 # The same bytes. NF4 with 32-bit scales costs 4.5 bits per weight, just like absmax in groups of 32, and errs less.
 #
-# An article says that *Q4_K_M* is to be had through bitsandbytes. Ask it:
-
-# %% tags=["raises-exception", "nbval-check-output"]
-bitsandbytes.functional.quantize_4bit(weight, quant_type="q4_k_m")
-
-# %% [markdown]
-# bitsandbytes has LLM.int8, FP4 and NF4. The Q names belong to another family of files (next section).
+# The last line answers an article that wants *Q4_K_M* "through bitsandbytes". It has LLM.int8, FP4 and NF4. The Q names belong to
+# another family of files (next section).
 #
-# **Predict 10.2.** In bfloat16 this model takes 269.0 MB. What does it take as NF4, everything else left in bfloat16? (1 MB is
-# 1,000,000 bytes; within 3 counts.)
+# **Predict 10.2.** In bfloat16 this model takes 269 MB. How many MB does it take as NF4, everything else left in bfloat16? Within
+# 3 counts.
 
 # %% tags=["predict"]
 ### BEGIN SOLUTION
@@ -247,27 +246,28 @@ nf4_megabytes = 116
 ### END SOLUTION
 
 # %% [markdown]
-# The next cell is the experiment of this lesson. Each format is loaded, its storages counted, a text read, eight tokens written;
+# The next cells are the experiment of this lesson. Each format is loaded, its storages counted, a text read, eight tokens written;
 # then it is freed before the next. The text is ours, so nobody can have calibrated on it.
 
 # %%
-def bits_and_bytes(kind, double=False):
-    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=kind,
-                              bnb_4bit_use_double_quant=double, bnb_4bit_compute_dtype=torch.bfloat16)
+def four_bits(kind, double=False):
+    settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=kind,
+                                  bnb_4bit_use_double_quant=double,
+                                  bnb_4bit_compute_dtype=torch.bfloat16)
+    return {"dtype": torch.bfloat16, "quantization_config": settings}
 
 
-half = {"dtype": torch.bfloat16}
-FORMATS = {
+int8 = BitsAndBytesConfig(load_in_8bit=True)
+FORMATS = {     # name: scheme of labutils.arithmetic, arguments of from_pretrained
     "float32": ("none", {"dtype": torch.float32}),
-    "bfloat16": ("none", half),
-    "LLM.int8": ("int8", {"dtype": torch.float16,
-                          "quantization_config": BitsAndBytesConfig(load_in_8bit=True)}),
-    "FP4": ("fp4", half | {"quantization_config": bits_and_bytes("fp4")}),
-    "NF4": ("nf4", half | {"quantization_config": bits_and_bytes("nf4")}),
-    "NF4, double": ("nf4-double", half | {"quantization_config": bits_and_bytes("nf4", True)}),
+    "bfloat16": ("none", {"dtype": torch.bfloat16}),
+    "LLM.int8": ("int8", {"dtype": torch.float16, "quantization_config": int8}),
+    "FP4": ("fp4", four_bits("fp4")),
+    "NF4": ("nf4", four_bits("nf4")),
+    "NF4, double": ("nf4-double", four_bits("nf4", double=True)),
 }
 
-
+# %%
 def held(model):
     """Return the bytes of every storage: weights, scales, code books, each counted once."""
     found, queue = {}, [*model.parameters(), *model.buffers()]
@@ -280,37 +280,48 @@ def held(model):
                   if isinstance(part, torch.Tensor | bitsandbytes.functional.QuantState)]
     return sum(found.values())
 
-# %%
-ids = tokenizer(" ".join(sentences), return_tensors="pt").input_ids[:, :256]
-del model, layer
-gc.collect()
-rows, seconds, repacked, baseline = {}, {}, {}, None
 
+ids = tokenizer(" ".join(sentences), return_tensors="pt").input_ids[:, :256]
+
+# %%
+def read(model):
+    """Return the log-probabilities of every next token of the text, in float32."""
+    with torch.inference_mode():
+        return model(ids.to(device)).logits[0].float().cpu().log_softmax(-1)
+
+
+def repacking(model, on):
+    """Switch a shortcut of some processors (section 6) on or off."""
+    for each in model.modules():
+        if isinstance(each, bitsandbytes.nn.Linear4bit):
+            each.support_avx512bf16_for_cpu = on and bitsandbytes.functional.has_avx512bf16()
+
+
+def quality(shares, baseline):
+    loss = -shares[:-1].gather(1, ids[0, 1:, None]).mean()
+    same = (shares.argmax(-1) == baseline.argmax(-1)).float().mean()
+    kl = (baseline.exp() * (baseline - shares)).sum(-1).mean()
+    return {"perplexity": loss.exp().item(), "agreement": same.item(), "KL": kl.item()}
+
+# %% tags=["check"]
+del model, layer
+rows, seconds, baseline = {}, {}, None
 for name, (scheme, how) in FORMATS.items():
+    gc.collect()
     model = AutoModelForCausalLM.from_pretrained(checkpoint("chat"), device_map=device, **how)
     rows[name] = {"held": held(model), "footprint": model.get_memory_footprint()}
-    for each in model.modules():        # a shortcut of some processors; see the end of this section
-        if isinstance(each, bitsandbytes.nn.Linear4bit):
-            each.support_avx512bf16_for_cpu = False
-    with torch.inference_mode():
-        shares = model(ids.to(device)).logits[0].float().cpu().log_softmax(-1)
+    repacking(model, False)
+    shares = read(model)
     baseline = shares if baseline is None else baseline
-    loss = -shares[:-1].gather(1, ids[0, 1:, None]).mean()
-    rows[name] |= {
-        "perplexity": loss.exp().item(),
-        "agreement": (shares.argmax(-1) == baseline.argmax(-1)).float().mean().item(),
-        "KL": (baseline.exp() * (baseline - shares)).sum(-1).mean().item(),
-    }
+    rows[name] |= quality(shares, baseline)
     began = time.perf_counter()
     model.generate(ids[:, :32].to(device), max_new_tokens=8, min_new_tokens=8, do_sample=False)
     seconds[name] = (time.perf_counter() - began) / 8
-    if name != "NF4, double":
-        del model, each
-        gc.collect()
+    repacking(model, True)
+    read(model)
+    rows[name]["after"] = held(model)
+    del model
 
-f"{rows['NF4']['held'] / 1e6:.1f} MB as NF4"
-
-# %% tags=["check"]
 check.nf4_size(nf4_megabytes, rows["NF4"]["held"])
 
 # %% [markdown]
@@ -321,15 +332,17 @@ found = arithmetic.parameters(checkpoint("chat"))
 linear = sum(tensor.total for tensor in found.tensors if tensor.linear)
 predicted = {name: arithmetic.weight_bytes(found, how["dtype"], scheme)
              for name, (scheme, how) in FORMATS.items()}
+
+# %%
 views.table(
-    ("format", "bytes held", "predicted − held", "codes and scales, bits per weight", "footprint − held"),
+    ("format", "bytes held", "predicted − held", "bits per quantized weight", "footprint − held"),
     [(name, rows[name]["held"], each.total - rows[name]["held"],
       f"{(each.quantized + each.scales) * 8 / linear:.3f}" if each.quantized else "",
       rows[name]["footprint"] - rows[name]["held"]) for name, each in predicted.items()])
 
 # %% [markdown]
 # Nothing left over in any row. And look at the last column: `get_memory_footprint()` knows nothing of scales and code books. For NF4
-# it is 6.6 MB short, and so *double quantization*, which squeezes the scales, shows no saving in it at all. Count storages.
+# it is over 6 MB short, and so *double quantization*, which squeezes the scales, shows no saving in it at all. Count storages.
 #
 # Why is 4-bit not a quarter of 16-bit? Because not everything is quantized:
 
@@ -339,34 +352,17 @@ print({part: f"{count / found.total:.1%}" for part, count in found.parts.items()
 LLAMA_8B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
             "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
             "vocab_size": 128256, "tie_word_embeddings": False, "dtype": "bfloat16"}
-sizes = {name: [arithmetic.weight_bytes(arithmetic.parameters(config), "bfloat16", scheme).total / 1e9
+sizes = {name: [arithmetic.plan(config, dtype="bfloat16", quantization=scheme).weights.total / 1e9
                 for scheme in ("none", "int8", "nf4", "nf4-double")]
-         for name, config in (("chat model", checkpoint("chat")), ("8 B, Llama 3.1's shape", LLAMA_8B))}
+         for name, config in (("chat model", checkpoint("chat")), ("Llama 3.1 8B", LLAMA_8B))}
 views.table(("GB", "bfloat16", "LLM.int8", "NF4", "NF4, double", "bfloat16 ÷ NF4"), [
-    (name, *(f"{size:.3f}" for size in row), f"{row[0] / row[2]:.2f}") for name, row in sizes.items()])
+    (name, *(f"{size:.3f}" for size in row), f"{row[0] / row[2]:.2f}")
+    for name, row in sizes.items()])
 
 # %% [markdown]
 # Embeddings, head and norms stay in 16 bit, here a fifth of the model. An article says that INT4 instead of fp16 "roughly
-# halves" the memory. That is int8. Four bits quarter the codes, 4.5 with scales, and a whole model lands between: 2.3 and 2.7 times
-# smaller in these two.
-#
-# One more surprise. On processors with bfloat16 instructions (AVX512-BF16) bitsandbytes repacks each 4-bit layer at its first pass,
-# and what you counted is no longer what you hold. Above, this was off, so that the page reads the same everywhere; here it is on:
-
-# %% tags=["nbval-ignore-output"] reason="depends on the processor: only some repack at the first pass"
-for each in model.modules():
-    if isinstance(each, bitsandbytes.nn.Linear4bit):
-        each.support_avx512bf16_for_cpu = bitsandbytes.functional.has_avx512bf16()
-with torch.inference_mode():
-    model(ids[:, :8].to(device))
-after = held(model)
-repacks = arithmetic.weight_bytes(found, "bfloat16", "nf4-double", repacked=True).total
-views.table(("NF4, double", "bytes"), [
-    ("loaded", rows["NF4, double"]["held"]), ("after one pass", after),
-    ("predicted where the processor repacks", repacks)])
-
-# %% [markdown]
-# Where it repacks, double quantization is undone and the scales are kept in 16 bits. Faster, and larger than what you had ordered.
+# halves" the memory. That is int8. Four bits quarter the codes, 4.5 with scales, and a whole model lands between: 2.31 and 2.66
+# times smaller in these two.
 #
 # ## 5 · A GGUF file, byte by byte
 #
@@ -374,8 +370,6 @@ views.table(("NF4, double", "bytes"), [
 # chat checkpoint was expanded from. No library is needed for its header:
 
 # %%
-del model, each
-gc.collect()
 path = checkpoint("chat-gguf") / "model.gguf"
 with path.open("rb") as file:
     magic, version, tensors, values = struct.unpack("<4sIQQ", file.read(24))
@@ -384,11 +378,8 @@ with path.open("rb") as file:
           file.read(length).decode())
 
 header = arithmetic.read_gguf(path)
-{name: value for name, value in header.metadata.items()
- if name.startswith(("llama.", "general.arch", "tokenizer.ggml.tok")) and "rope" not in name}
-
-# %%
-sizes = {each.name: each for each in arithmetic.format_table()}
+print({name: value for name, value in header.metadata.items()
+       if name.endswith(("architecture", "block_count", "embedding_length", "ggml.tokens"))})
 views.table(("type", "tensors", "weights", "bytes", "bits per weight"), [
     (kind, count, weights, size, f"{size * 8 / weights:g}")
     for kind, (count, weights, size) in header.types().items()
@@ -420,14 +411,16 @@ check.bits_per_weight(bits_per_weight)
 # A type with a hundred times the weights counts a hundred times. Add up bytes, add up weights, divide once.
 
 # %%
-layouts = ("Q2_K", "IQ4_XS", "NF4, double", "Q4_0", "Q4_K", "NF4", "Q4_1", "Q5_K", "Q6_K", "LLM.int8", "Q8_0")
-print({name: round(sizes[name].bits_per_weight, 3) for name in layouts})
+bits = {each.name: round(each.bits_per_weight, 4) for each in arithmetic.format_table()}
+print({name: bits[name] for name in (
+    "Q2_K", "IQ4_XS", "NF4, double", "Q4_0", "Q4_K", "NF4", "Q4_1", "Q6_K", "LLM.int8", "Q8_0")})
 
+# %%
 big = arithmetic.parameters(LLAMA_8B)
 better = sum(tensor.total / (1 if "lm_head" in tensor.name else 2) for tensor in big.tensors
              if any(part in tensor.name for part in ("lm_head", "v_proj", "down_proj")))
-six, four = sizes["Q6_K"].bits_per_weight, sizes["Q4_K"].bits_per_weight
-f"Q4_K_M, {big.total:,} weights: {(four * (big.total - better) + six * better) / big.total:.2f} bits"
+mixed = (bits["Q4_K"] * (big.total - better) + bits["Q6_K"] * better) / big.total
+f"Q4_K_M, {big.total:,} weights: {mixed:.2f} bits"
 
 # %% [markdown]
 # *Q4_K_M* is a recipe, not a type: Q4_K, but Q6_K for the head and for half of the value and down projections. The M is for medium.
@@ -479,7 +472,7 @@ check.dequantize_q4_1(dequantize_q4_1)
 # often is its best next token that of float32? *KL*: how far are the two distributions apart, in nats?
 
 # %%
-views.table(("format", "bytes", "bits per weight, whole model", "perplexity", "same best token", "KL"), [
+views.table(("format", "bytes", "bits per weight", "perplexity", "same best token", "KL"), [
     (name, row["held"], f"{row['held'] * 8 / found.total:.2f}", f"{row['perplexity']:.0f}",
      f"{round(row['agreement'] * 20) * 5} %", f"{row['KL']:.1g}") for name, row in rows.items()
 ], caption="rounded as far as processors agree: to 1, to 5 %, to one digit")
@@ -490,22 +483,30 @@ views.table(("format", "bytes", "bits per weight, whole model", "perplexity", "s
 # before: this was the second squeeze. Large models lose far less. The method carries over: your text, your questions, float32 or
 # bfloat16 as the baseline.
 
-# %% tags=["nbval-ignore-output"] reason="tokens per second of this machine"
-views.table(("format", "tokens per second, one sequence"), [
-    (name, f"{1 / each:.1f}") for name, each in seconds.items()])
+# %% tags=["nbval-ignore-output"] reason="speed of this machine, and what its processor repacks"
+views.table(("format", "tokens per second", "bytes loaded", "bytes after a pass"), [
+    (name, f"{1 / seconds[name]:.1f}", row["held"], row["after"]) for name, row in rows.items()])
 
 # %% [markdown]
 # No speed is promised. Codes have to be turned back into floats before they are multiplied, and on a CPU that can cost more than
 # the bytes save. On a GPU that waits for its memory it may pay (lesson 11). Measure yours.
 #
+# And compare the last two columns. On processors with bfloat16 instructions (`AVX512-BF16`) bitsandbytes repacks each 4-bit layer at
+# its first pass: scales in 16 bit, double quantization undone. Faster, and not what you counted. Above it was switched off
+# for the reading, so that this page says the same everywhere.
+#
 # ### Quiz
 #
 # You have a card with 8 GB and a model with 8 B weights. Which plan is sound?
+#
 # <details><summary>A · int4, so 4 GB</summary>No. 4-bit codes carry scales, and embeddings and head stay in 16 bit: the table
 # in section 4 says what such a model takes. And the cache comes on top.</details>
+#
 # <details><summary>B · LLM.int8, so 8 GB</summary>No. Weights alone are over 8 GB then.</details>
+#
 # <details><summary>C · NF4, the size predicted, cache and logits added, then quality measured on own texts</summary>Yes. In
 # this order: what cannot fit need not be measured.</details>
+#
 # <details><summary>D · Whatever get_memory_footprint() says after loading</summary>No. It is too low by all the scales, and
 # after loading is late.</details>
 #
