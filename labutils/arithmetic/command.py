@@ -20,7 +20,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         description="Exact bytes of weights, cache and logits from a config.json; no torch, no weights. GB is 10**9 "
         "bytes, GiB is 2**30.",
     )
-    command.add_argument("config", help="a config.json, a folder that holds one, a .gguf file, - for standard input, or a Hub id")
+    command.add_argument("config", help="a config.json, a folder with one, a .gguf file, - for standard input, or a Hub id")
     command.add_argument("--context", type=int, default=4096, help="tokens of prompt and answer (default: 4096)")
     command.add_argument("--batch", type=int, default=1, help="sequences at once (default: 1)")
     command.add_argument("--dtype", help="float32, bfloat16, float16, ... (default: what the config says)")

@@ -83,7 +83,8 @@ def plan(
 
     `memory` is in bytes or a text such as "24GB" or "16GiB"; `quantization` is "none", "int8", "fp4", "nf4", or one of the
     last two with "-double" (default: what the config says). Instead of a config it may be a .gguf file: its tensors are
-    counted in their blocks, as llama.cpp holds them ("gguf"), or with "none" expanded, as transformers holds them. For an encoder-decoder, `context` counts decoder tokens and `encoder` input tokens
+    counted in their blocks, as llama.cpp holds them ("gguf"), or with "none" expanded, as transformers holds them. For
+    an encoder-decoder, `context` counts decoder tokens and `encoder` input tokens
     (default: as many). Raises ConfigError and UnknownArchitecture as `kv_cache` and `parameters` do.
     """
     file = gguf_of(config)

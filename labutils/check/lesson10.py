@@ -20,7 +20,7 @@ def zeros(guess: float, measured: float) -> str:
     if not 0 <= guess <= 1:
         raise Wrong(f"A share lies between 0 and 1; this is {guess:g}.")
     if abs(guess - measured) <= 0.1:
-        return f"You said {guess:.0%}, measured {measured:.0%}. The outlier sets the step, and most weights are under half a step."
+        return f"You said {guess:.0%}, measured {measured:.0%}. The outlier sets the step; most weights are under half of it."
     if guess < 0.15:
         reason = "You shared the codes out evenly. But the weights crowd around zero, and the largest one sets the step."
     elif guess < measured:
@@ -37,7 +37,7 @@ def nf4_size(guess: float, held: int) -> str:
     if guess > 10_000:
         raise Wrong(f"{guess:g} MB is a lot; give millions of bytes.")
     if abs(guess - right) <= 3:
-        return f"You said {guess:g}, held are {right:.1f} MB: codes, their scales, and a fifth of the model that stayed in 16 bit."
+        return f"You said {guess:g}, held are {right:.1f} MB: codes, scales, and a fifth of the model that stayed in 16 bit."
     if abs(guess - 67.3) <= 3:
         reason = "That is a quarter of bfloat16. Embeddings and norms stay as they are, and the codes carry scales."
     elif abs(guess - 134.5) <= 3:
@@ -87,7 +87,7 @@ def quantize_absmax(function: Callable) -> str:
         if high > top or low < -top:
             raise Wrong(f"With {bits} bits the codes should stay within -{top} and {top}; yours run from {low} to {high}.")
         if high < top and low > -top:
-            raise Wrong(f"With {bits} bits the largest weight should get code {top} or -{top}; yours stop at {max(high, -low)}.")
+            raise Wrong(f"With {bits} bits the largest weight should get code {top} or -{top}; you stop at {max(high, -low)}.")
         restored = (codes.reshape(6, -1, group) * scales[..., None]).reshape(6, 64)
         parts = weight.reshape(6, -1, group)
         step = parts.abs().amax(-1, keepdim=True) / top
@@ -117,7 +117,7 @@ def pack_int4(function: Callable) -> str:
         if got.shape != (len(values) // 2,):
             raise Wrong(f"{len(values)} codes make {len(values) // 2} bytes; yours has the shape {list(got.shape)}.")
         if got.dtype != torch.uint8:
-            raise Wrong(f"The result should be uint8, one byte for two codes; yours is {str(got.dtype).removeprefix('torch.')}.")
+            raise Wrong(f"The result should be uint8, a byte for two codes; yours is {str(got.dtype).removeprefix('torch.')}.")
         wide = codes.int()
         right = wide[0::2] * 16 + wide[1::2]
         if torch.equal(got.int(), right):
@@ -125,7 +125,8 @@ def pack_int4(function: Callable) -> str:
         middle = len(values) // 2
         if torch.equal(got.int(), wide[1::2] * 16 + wide[0::2]):
             raise Wrong("The halves are swapped: the first of a pair goes into the upper half.")
-        if torch.equal(got.int(), wide[:middle] * 16 + wide[middle:]) or torch.equal(got.int(), wide[middle:] * 16 + wide[:middle]):
+        first, second = wide[:middle], wide[middle:]
+        if torch.equal(got.int(), first * 16 + second) or torch.equal(got.int(), second * 16 + first):
             raise Wrong("You paired the first half of the tensor with the second. Neighbours belong together.")
         if torch.equal(got.int(), wide[0::2] * 10 + wide[1::2]) or torch.equal(got.int(), wide[0::2] * 8 + wide[1::2]):
             raise Wrong("The upper half counts sixteens: code * 16, or code << 4.")

@@ -65,7 +65,8 @@ def answers():
         (lambda codes: codes[0::2] + codes[1::2], "added the pair"),
         (lambda codes: codes[0::2] * 8 + codes[1::2], "counts sixteens"),
         (lambda codes: codes, "make 4 bytes"), (lambda codes: pack(codes).int(), "should be uint8"),
-        (lambda codes: pack(codes).tolist(), "A tensor was asked for"), (lambda codes: codes.mul_(16)[0::2] | 1, "changed the codes"),
+        (lambda codes: pack(codes).tolist(), "A tensor was asked for"),
+        (lambda codes: codes.mul_(16)[0::2] | 1, "changed the codes"),
         (lambda codes: pack(codes) ^ 1, "should come"),
     ]
 
@@ -89,7 +90,8 @@ def answers():
         return [(code - shift) * scale + sign * low for code in codes]
 
     yield "Exercise 10.4", block, [
-        (lambda data: block(data, order="pairs"), "side by side"), (lambda data: block(data, order="upper"), "halves are swapped"),
+        (lambda data: block(data, order="pairs"), "side by side"),
+        (lambda data: block(data, order="upper"), "halves are swapped"),
         (lambda data: block(data, sign=0), "minimum is missing"), (lambda data: block(data, sign=-1), "not subtracted"),
         (lambda data: block(data, swap=True), "scale stands first"), (lambda data: block(data, sign=0, shift=8), "as in Q4_0"),
         (lambda data: block(data)[:16], "holds 32 weights"), (lambda data: 3.5, "A list of 32 numbers"),
