@@ -510,7 +510,7 @@ def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], title: 
     for (name, (xs, ys)), (colour, marker, dash) in zip(lines.items(), styles, strict=False):
         if len(xs) != len(ys):
             raise ValueError(f"The line {name!r} has {len(xs)} x values and {len(ys)} y values.")
-        xs, ys = [float(x) for x in xs], [round(float(y), digits + 1) for y in ys]
+        xs, ys = [round(float(x), 6) for x in xs], [round(float(y), digits + 1) for y in ys]
         axes.plot(xs, ys, color=colour, marker=marker, linestyle=dash, markersize=4.5, linewidth=1.4, label=name,
                   markevery=max(1, len(xs) // 8))
         chosen = sorted({round(at * (len(xs) - 1) / (points - 1)) for at in range(points)})

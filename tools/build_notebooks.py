@@ -100,8 +100,8 @@ def bootstrap(whole: Course) -> str:
     repository = whole.repository
     if repository.owner:
         cure = (
-            "    # A notebook that came alone, as on Colab: fetch the helpers; torch and transformers stay.\n"
-            f'    %pip install -q "labutils @ git+https://github.com/{repository.slug}@{repository.ref}"\n'
+            "    # A notebook that came alone, as on Colab: fetch what is missing; its torch stays.\n"
+            f'    %pip install -q "labutils[models] @ git+https://github.com/{repository.slug}@{repository.ref}"\n'
             "    import labutils"
         )
     else:

@@ -24,9 +24,10 @@ from labutils.arithmetic.cache import (
 )
 from labutils.arithmetic.config import Config, model_types, read
 from labutils.arithmetic.errors import ConfigError, UnknownArchitecture
+from labutils.arithmetic.gguf_file import GGUFFile, read_gguf
 from labutils.arithmetic.known import known, known_names
 from labutils.arithmetic.planning import Plan, memory_bytes, plan
-from labutils.arithmetic.quantized import WeightBytes, weight_bytes
+from labutils.arithmetic.quantized import Format, WeightBytes, format_table, gguf_bytes, weight_bytes
 from labutils.arithmetic.weights import Parameters, Tensor, logits, parameters
 
 # transformers cached expanded keys and values for latent attention in older versions: the numbers belong to one
@@ -37,6 +38,8 @@ __all__ = [
     "RULES_FOR",
     "Config",
     "ConfigError",
+    "Format",
+    "GGUFFile",
     "KVCache",
     "LayerCache",
     "Parameters",
@@ -44,7 +47,9 @@ __all__ = [
     "Tensor",
     "UnknownArchitecture",
     "WeightBytes",
+    "format_table",
     "fp8_bytes",
+    "gguf_bytes",
     "known",
     "known_names",
     "kv_cache",
@@ -56,6 +61,7 @@ __all__ = [
     "parameters",
     "plan",
     "read",
+    "read_gguf",
     "static_capacity",
     "weight_bytes",
 ]

@@ -22,7 +22,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         description="Exact bytes of weights, cache and logits from a config.json; no torch, no weights. GB is 10**9 "
         "bytes, GiB is 2**30.",
     )
-    command.add_argument("config", help="a config.json, a folder that holds one, - for standard input, or a Hub id")
+    command.add_argument("config", help="a config.json, a folder with one, a .gguf file, - for standard input, or a Hub id")
     command.add_argument("--context", type=int, default=4096, help="tokens of prompt and answer (default: 4096)")
     command.add_argument("--batch", type=int, default=1, help="sequences at once (default: 1)")
     command.add_argument("--dtype", help="float32, bfloat16, float16, ... (default: what the config says)")
@@ -67,7 +67,7 @@ def _source(text: str) -> object:
     if text == "-":
         return parse(sys.stdin.read(), "standard input")
     path = Path(text)
-    if path.exists() or text.count("/") != 1 or text.endswith(".json") or text.startswith((".", "/", "~")):
+    if path.exists() or text.count("/") != 1 or text.endswith((".json", ".gguf")) or text.startswith((".", "/", "~")):
         return path.expanduser()
     from labutils import environment
 
@@ -143,6 +143,8 @@ def as_text(found: Plan) -> str:
             if amount is not None and (amount or not name.startswith(" "))
         ),
     ]
+    if found.scheme == "gguf":
+        lines += ["", "Weights in their blocks, as llama.cpp holds them. transformers expands them: --quantization none."]
     if found.memory is not None:
         lines += [_line("memory", found.memory), "", _verdict(found)]
     if found.assumed:

@@ -14,6 +14,7 @@ from typing import Any
 from labutils import data
 from labutils.arithmetic.errors import ConfigError, UnknownArchitecture
 from labutils.arithmetic.expressions import evaluate, shown
+from labutils.arithmetic.gguf_file import GGUFFile, read_gguf
 
 MAX_LAYERS = 10_000
 MAX_SIZE = 2**40
@@ -142,7 +143,7 @@ def model_types() -> list[str]:
 
 
 def read(source: Any) -> Config:
-    """Read a config from a dict, the path of a config.json, a folder that holds one, or a PreTrainedConfig.
+    """Read a config from a dict, the path of a config.json or a .gguf file, a folder with a config, or a PreTrainedConfig.
 
     Raises ConfigError when it cannot be read (naming the field, its value and what it must be) and UnknownArchitecture
     when there is no rule for its model type.
@@ -151,6 +152,10 @@ def read(source: Any) -> Config:
         return source
     if hasattr(source, "to_dict"):
         return _from_dict(source.to_dict(), strict=False)
+    if isinstance(source, (str, Path)) and str(source).lower().endswith(".gguf"):
+        source = read_gguf(source)
+    if isinstance(source, GGUFFile):
+        source = source.config()
     if isinstance(source, (str, Path)):
         source = load(Path(source))
     if not isinstance(source, dict):

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from labutils.arithmetic.cache import KVCache, Rules, count, dtype_name
 from labutils.arithmetic.config import Config
 from labutils.arithmetic.errors import ConfigError, UnknownArchitecture
 from labutils.arithmetic.expressions import shown
-from labutils.arithmetic.quantized import WeightBytes, scheme_of, weight_bytes
+from labutils.arithmetic.gguf_file import GGUFFile, read_gguf
+from labutils.arithmetic.quantized import WeightBytes, gguf_bytes, scheme_of, weight_bytes
 from labutils.arithmetic.tracing import PARTS, Run
 from labutils.arithmetic.weights import logits, parameters
 
@@ -96,28 +98,32 @@ def plan(
 ) -> Plan:
     """Return what a model takes at a batch and context (tokens of prompt and answer together), and what would fit.
 
-    `memory` is in bytes or a text such as "24GB" or "16GiB"; `quantization` is "none", "int8", "nf4" or "nf4-double"
-    (default: what the config says). For an encoder-decoder, `context` counts decoder tokens and `encoder` input tokens
-    (default: as many). `trace=True` (needs torch) adds the peaks of a run on the meta device with `attention` "sdpa" or
-    "eager"; what the rules refuse is then traced instead. Raises ConfigError and UnknownArchitecture as `kv_cache` and
-    `parameters` do, and TraceError when a model cannot be traced.
+    `memory` is in bytes or a text such as "24GB" or "16GiB"; `quantization` is "none", "int8", "fp4", "nf4", or one of the
+    last two with "-double" (default: what the config says). Instead of a config it may be a .gguf file: its tensors are
+    counted in their blocks, as llama.cpp holds them ("gguf"), or with "none" expanded, as transformers holds them. For
+    an encoder-decoder, `context` counts decoder tokens and `encoder` input tokens (default: as many). `trace=True` (needs
+    torch) adds the peaks of a run on the meta device with `attention` "sdpa" or "eager"; what the rules refuse is then
+    traced instead. Raises ConfigError and UnknownArchitecture as `kv_cache` and `parameters` do, and TraceError when a
+    model cannot be traced.
     """
     batch, context = count(batch, "batch", 1, MOST), count(context, "context", 1, MOST)
     size = memory_bytes(memory) if memory is not None else None
+    file = gguf_of(config)
+    given = file.config() if file else config
     try:
-        rules = Rules(config)
+        rules = Rules(given)
         found = parameters(rules.config)
     except UnknownArchitecture as refusal:
         if not trace:
             raise
-        return _traced_plan(config, dtype, quantization, size, batch, context, attention, refusal)
-    source, config = config, rules.config
+        return _traced_plan(given, dtype, quantization, size, batch, context, attention, refusal)
+    config = rules.config
     dtype = rules.dtype(dtype)
-    scheme = quantization or scheme_of(config)
+    scheme = quantization or ("gguf" if file else scheme_of(config))
     if encoder is None and config.fields.get("is_encoder_decoder"):
         encoder = context
-    weights = weight_bytes(found, dtype, scheme)
-    run = Run(source, dtype, attention) if trace else None
+    weights = gguf_bytes(file) if file and scheme == "gguf" else weight_bytes(found, dtype, scheme)
+    run = Run(given, dtype, attention) if trace else None
 
     def kept(batch: int, context: int) -> int:
         return rules.cache(batch, context, 1, dtype, encoder).peak + _step_logits(config, batch, dtype)
@@ -210,6 +216,14 @@ def _positions(get: Callable[[str], Any]) -> int | None:
     """Return the positions that a model was made for, when its config says them."""
     said = (get(name) for name in ("max_position_embeddings", "n_positions", "max_seq_len"))
     return next((value for value in said if isinstance(value, int) and value > 0), None)
+
+
+def gguf_of(config: Any) -> GGUFFile | None:
+    """Return the header of the .gguf file that `config` names, None when it is anything else."""
+    if isinstance(config, GGUFFile):
+        return config
+    is_file = isinstance(config, (str, Path)) and str(config).lower().endswith(".gguf")
+    return read_gguf(config) if is_file else None
 
 
 def _step_logits(config: Config, batch: int, dtype: str) -> int:

