@@ -4,6 +4,7 @@
 its frames; a tensor with a graph keeps the weights it was computed from.
 """
 
+import ctypes
 import gc
 import re
 import sys
@@ -53,7 +54,8 @@ def holders(target: Any) -> list[str]:
 def forget() -> None:
     """Let go of what the notebook remembers: displayed results and the last traceback. Names of yours stay.
 
-    Then collects cycles and, where an accelerator is there, gives back what its allocator keeps in reserve.
+    Then collects cycles and gives back what the allocators keep in reserve: torch's on an accelerator, the C library's
+    in main memory (glibc only; elsewhere the system decides).
     """
     shell = _shell()
     if shell:
@@ -74,6 +76,23 @@ def forget() -> None:
     torch = sys.modules.get("torch")
     if torch and torch.cuda.is_available():
         torch.cuda.empty_cache()
+    _glibc("malloc_trim", 0)
+
+
+def lean() -> None:
+    """Have the C library return every freed block of a MiB or more to the system at once, from here on.
+
+    By default it raises that limit to 32 MiB by itself, and keeps what is smaller for later: a notebook that loads one
+    model after another then stays as large as the sum of their leftovers. Costs a little time for each large block.
+    Only glibc has the setting (`mallopt`); elsewhere the system decides and nothing happens.
+    """
+    _glibc("mallopt", -3, 2**20)            # M_MMAP_THRESHOLD
+
+
+def _glibc(name: str, *arguments: int) -> None:
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if function:
+        function(*arguments)
 
 
 def _shell() -> Any:

@@ -6,7 +6,6 @@
 # ## 1 · Eight bits by hand
 
 # %%
-import gc
 import inspect
 import logging
 import os
@@ -15,7 +14,8 @@ import time
 
 # On a CPU bitsandbytes says for each layer and pass that inputs are cast. Once is enough.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"    # load one weight after the other: a lower peak
+# For a lower peak: load one weight after the other, and give freed memory back at once.
+os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
 
 import bitsandbytes
 import gguf
@@ -24,9 +24,10 @@ import torch
 from transformers import (AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, DynamicCache,
                           QuantizedCache)
 
-from labutils import arithmetic, check, data, environment, views, widgets
+from labutils import arithmetic, check, data, environment, memory, views, widgets
 from labutils.checkpoints import checkpoint
 
+memory.lean()
 device = environment.device()
 tokenizer = AutoTokenizer.from_pretrained(checkpoint("chat"))
 model = AutoModelForCausalLM.from_pretrained(checkpoint("chat"), dtype=torch.float32)
@@ -310,7 +311,7 @@ def quality(shares, baseline):
 del model, layer
 rows, seconds, baseline = {}, {}, None
 for name, (scheme, how) in FORMATS.items():
-    gc.collect()
+    memory.forget()
     model = AutoModelForCausalLM.from_pretrained(checkpoint("chat"), device_map=device, **how)
     rows[name] = {"held": held(model), "footprint": model.get_memory_footprint()}
     repacking(model, False)
