@@ -383,7 +383,7 @@ def pinned_settings(progress: str, threads: str = "2") -> dict:
 # The paths of each tier of tests. Every output of the notebooks is compared with the stored one.
 TIERS = {
     "unit": ["tests/unit", "tests/notebooks"], "notebooks": ["notebooks"], "editions": ["tests/editions"],
-    "browser": ["tests/browser"],
+    "browser": ["tests/browser"], "engines": ["tests/engines"],
 }
 NBVAL = ["-p", "tests.notebooks.strict", "--nbval", "--nbval-current-env", "--nbval-cell-timeout=180",
          "--nbval-sanitize-with=tests/notebooks/sanitize.cfg"]
@@ -450,19 +450,29 @@ def doctor(arguments: list) -> int:
     return call(["-m", "labutils", "doctor", *arguments])
 
 
-def browser(arguments: list) -> int:
-    """run the tests that need Chromium, which has to be installed already; what follows goes to pytest"""
-    more = ROOT / "tests" / "browser" / "requirements.lock"
-    stamp_file, wanted = VENV / "browser.txt", hashlib.sha256(more.read_bytes()).hexdigest()
+def with_packages(tier: str, arguments: list) -> int:
+    """Run a tier that needs the packages of its own lock on top of the others."""
+    more = ROOT / "tests" / tier / "requirements.lock"
+    stamp_file, wanted = VENV / f"{tier}.txt", hashlib.sha256(more.read_bytes()).hexdigest()
     if not (stamp_file.exists() and stamp_file.read_text() == wanted):
         with one_at_a_time():
             environment = clean_environment(PIP_USER="0")
-            step("packages for the browser tests", *installers(["-r", more, "-c", LOCK]), environment=environment)
+            step(f"packages for the {tier} tests", *installers(["-r", more, "-c", LOCK]), environment=environment)
             stamp_file.write_text(wanted)
-    return pytest("browser", arguments)
+    return pytest(tier, arguments)
 
 
-JOBS = {job.__name__: job for job in (lab, test, build, doctor, editions, browser)}
+def browser(arguments: list) -> int:
+    """run the tests that need Chromium, which has to be installed already; what follows goes to pytest"""
+    return with_packages("browser", arguments)
+
+
+def engines(arguments: list) -> int:
+    """run the tests that need engines and clusters, such as Ray; what follows goes to pytest"""
+    return with_packages("engines", arguments)
+
+
+JOBS = {job.__name__: job for job in (lab, test, build, doctor, editions, browser, engines)}
 
 
 def main(arguments: list) -> int:

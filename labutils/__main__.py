@@ -64,8 +64,15 @@ def _plan(commands) -> None:
     command.add(commands)
 
 
+def _generate(commands) -> None:
+    """Add `generate`."""
+    from labutils.jobs import command
+
+    command.add(commands)
+
+
 # Each entry adds one subcommand: it gets argparse's subparsers, adds a parser and sets its `run(args) -> exit code`.
-COMMANDS = [_prepare, _doctor, _progress, _plan]
+COMMANDS = [_prepare, _doctor, _progress, _plan, _generate]
 
 
 def main(arguments: list[str] | None = None) -> int:

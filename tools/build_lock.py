@@ -1,4 +1,4 @@
-"""Write the locks: requirements.lock, tests/browser/requirements.lock and binder/requirements.txt, from pyproject.toml.
+"""Write the locks from pyproject.toml: requirements.lock, those of tests/browser and tests/engines, binder/requirements.txt.
 
     python -m tools.build_lock      needs uv on PATH, the `packaging` module and the network
 
@@ -145,12 +145,13 @@ def main() -> None:
 """ + lock)
 
     constrained = ["--constraint", str(ROOT / "requirements.lock")]
-    browser = compile_pins(extras["browser"], *universal, *constrained)
-    ours = set(lock.splitlines())
-    more = [line for line in browser.splitlines() if line not in ours]
-    (ROOT / "tests" / "browser" / "requirements.lock").write_text(
-        "# What the tests in this folder need on top of ../../requirements.lock. Made by tools/build_lock.py from the\n"
-        "# extra `browser`; not edited by hand.\n" + "\n".join(more) + "\n")
+    ours = {line.partition(" ; ")[0] for line in lock.splitlines()}
+    for tier, extra in (("browser", "browser"), ("engines", "ray")):
+        wanted = compile_pins(extras[extra], *universal, *constrained).splitlines()
+        more = [line for line in wanted if line.partition(" ; ")[0] not in ours]
+        (ROOT / "tests" / tier / "requirements.lock").write_text(
+            "# What the tests in this folder need on top of ../../requirements.lock. Made by tools/build_lock.py from the\n"
+            f"# extra `{extra}`; not edited by hand.\n" + "\n".join(more) + "\n")
 
     binder = []
     for line in strip_never(compile_pins(run_time, *universal, *constrained, overrides=never)).splitlines():

@@ -80,7 +80,7 @@ def test_torch_and_transformers_are_no_dependencies():
 
 
 def test_every_dependency_states_the_oldest_version_that_is_supported():
-    for line in [*PROJECT["project"]["dependencies"], *EXTRAS["models"], *EXTRAS["lab"]]:
+    for line in [*PROJECT["project"]["dependencies"], *EXTRAS["models"], *EXTRAS["lab"], *EXTRAS["ray"]]:
         assert any(one.operator == ">=" for one in Requirement(line).specifier), line
 
 
@@ -106,9 +106,10 @@ def test_binder_has_the_same_pins_and_keeps_its_own_jupyterlab():
     assert (ROOT / "binder" / "runtime.txt").read_text() == "python-3.12\n"
 
 
-def test_the_browser_lock_adds_to_the_lock_and_contradicts_nothing():
-    more = requirements("tests/browser/requirements.lock")
-    assert {"playwright", "jupyter-repo2docker"} <= names(more)
+@pytest.mark.parametrize("tier, needed", [("browser", {"playwright", "jupyter-repo2docker"}), ("engines", {"ray", "pyarrow"})])
+def test_the_lock_of_a_tier_adds_to_the_lock_and_contradicts_nothing(tier, needed):
+    more = requirements(f"tests/{tier}/requirements.lock")
+    assert needed <= names(more)
     assert not names(more) & names(LOCK)
 
 
