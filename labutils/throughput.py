@@ -147,18 +147,20 @@ def measure(model, ids: Sequence[Sequence[int]], batches: Sequence[int], *, prom
     rows = rows_of(ids, prompt)
     if max(batches) > len(rows):
         raise ValueError(f"{len(rows)} rows of {prompt} tokens are in these prompts; a batch of {max(batches)} needs more.")
+    weights, dtype, device = list(model.parameters()), model.dtype, str(model.device)
     best: dict[int, Point] = {}
+    rates = []
     for _ in range(repeat):     # around and around, not each size at once: a slow minute falls on all sizes
+        rates.append((bandwidth(dtype, device), flops(dtype, device)))
         for batch in batches:
             first, *rest = steps(model, rows[:batch], new)
             point = Point(batch, first, statistics.median(rest))
             old = best.get(batch, point)
             best[batch] = Point(batch, min(old.prefill, point.prefill), min(old.step, point.step))
-    weights, dtype, device = list(model.parameters()), model.dtype, str(model.device)
     cache = arithmetic.kv_cache(model.config, batch=1, prompt=prompt, new=1, dtype=dtype)
     return Curve(
         name, tuple(best[batch] for batch in batches), sum(weight.numel() for weight in weights),
-        sum(weight.nbytes for weight in weights), cache.bytes, bandwidth(dtype, device), flops(dtype, device), prompt)
+        sum(weight.nbytes for weight in weights), cache.bytes, *map(max, zip(*rates, strict=True)), prompt)
 
 
 # --- recordings --------------------------------------------------------------------------------------------------------

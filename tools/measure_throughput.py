@@ -5,7 +5,7 @@
 
 Rows of 48 real tokens out of data/prompts.jsonl, 24 new tokens each, float32 on a CPU and environment.dtype's choice on a
 GPU. Sizes are measured in turn, several times around, and the best of each counts: a neighbour on the machine can only slow
-a run down. About five minutes on one core.
+a run down. About ten minutes on one core.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tools.course import ROOT
 
 BATCHES = {throughput.CPU: (1, 2, 4, 8, 16, 32), throughput.GPU: (1, 2, 4, 8, 16, 32, 64, 128)}
 PROMPTS = ROOT / "data" / "prompts.jsonl"
-SETTINGS = {"prompt": 48, "new": 24, "repeat": 5}
+SETTINGS = {"prompt": 48, "new": 24, "repeat": 8}
 
 
 def stored(kind: str) -> Path:

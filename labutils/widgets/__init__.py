@@ -6,6 +6,7 @@ from labutils.widgets.models import attention, next_token, stages
 from labutils.widgets.parameters import parameter_map
 from labutils.widgets.sampling import sampling
 from labutils.widgets.templates import chat_template
+from labutils.widgets.throughput import throughput
 from labutils.widgets.tokens import playground
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "playground",
     "sampling",
     "stages",
+    "throughput",
 ]
