@@ -6,7 +6,6 @@ makes one here and now, `recorded` reads one that tools/measure_throughput.py ha
 """
 
 import json
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -136,8 +135,8 @@ def steps(model, rows: Sequence[Sequence[int]], new: int) -> list[float]:
 
 def measure(model, ids: Sequence[Sequence[int]], batches: Sequence[int], *, prompt: int = 48, new: int = 8,
             repeat: int = 1, name: str = "this machine") -> Curve:
-    """Return the curve of `model` here and now: for each batch size the least prefill and, of each run's decode steps, the
-    least median over `repeat` runs, so that a busy neighbour counts little.
+    """Return the curve of `model` here and now: for each batch size the least prefill and the least decode step of `repeat`
+    runs, because a busy neighbour can only add to them.
 
     `ids`: tokenized prompts, enough of them for the largest batch at `prompt` tokens a row.
     Raises ValueError where they are too few.
@@ -154,7 +153,7 @@ def measure(model, ids: Sequence[Sequence[int]], batches: Sequence[int], *, prom
         rates.append((bandwidth(dtype, device), flops(dtype, device)))
         for batch in batches:
             first, *rest = steps(model, rows[:batch], new)
-            point = Point(batch, first, statistics.median(rest))
+            point = Point(batch, first, min(rest))
             old = best.get(batch, point)
             best[batch] = Point(batch, min(old.prefill, point.prefill), min(old.step, point.step))
     cache = arithmetic.kv_cache(model.config, batch=1, prompt=prompt, new=1, dtype=dtype)

@@ -3,9 +3,9 @@
     python -m tools.measure_throughput            data/traces/throughput_cpu.json, or _gpu where torch finds one
     python -m tools.measure_throughput --summary  only print what is stored
 
-Rows of 48 real tokens out of data/prompts.jsonl, 24 new tokens each, float32 on a CPU and environment.dtype's choice on a
-GPU. Sizes are measured in turn, several times around, and the best of each counts: a neighbour on the machine can only slow
-a run down. About ten minutes on one core.
+Rows of 48 real tokens out of data/prompts.jsonl, 12 new tokens each, float32 on a CPU and environment.dtype's choice on a
+GPU. Sizes are measured in turn, several times around, and the least of each counts: a neighbour on the machine can only slow
+a run down. About three minutes on one core.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tools.course import ROOT
 
 BATCHES = {throughput.CPU: (1, 2, 4, 8, 16, 32), throughput.GPU: (1, 2, 4, 8, 16, 32, 64, 128)}
 PROMPTS = ROOT / "data" / "prompts.jsonl"
-SETTINGS = {"prompt": 48, "new": 24, "repeat": 8}
+SETTINGS = {"prompt": 48, "new": 12, "repeat": 6}
 
 
 def stored(kind: str) -> Path:

@@ -25,7 +25,6 @@ from labutils.errors import LabError
 from labutils.generation import generate
 from labutils.jobs import on_ray
 
-# %%
 device = environment.device()
 tokenizer = AutoTokenizer.from_pretrained(checkpoint("chat"))
 model = AutoModelForCausalLM.from_pretrained(checkpoint("chat"), dtype=environment.dtype())
@@ -48,9 +47,11 @@ views.table(("prompt", "tokens"), [(rows[n]["id"], len(ids[n])) for n in some])
 # Eight requests are there at once. `write` is the padded batch of lesson 05; the loop hands it one prompt at a time. For each
 # answer we note when it was there.
 
-# %%
+# %% margin="stored are the three answers whose own margins are wide (0.12 and more)"
+arrived, answers = {}, {}       # method -> seconds at which each answer was there; new ids
+
+
 def write(batch):
-    """Return the new ids of each row, its end token included; what follows that is padding."""
     inputs = tokenizer.pad({"input_ids": batch}, padding_side="left", return_tensors="pt")
     inputs = inputs.to(device)
     output = model.generate(**inputs, max_new_tokens=LIMIT, do_sample=False)
@@ -58,12 +59,7 @@ def write(batch):
     return [row[:row.index(END) + 1] if END in row else row for row in new]
 
 
-# %% margin="stored are the three answers whose own margins are wide (0.12 and more)"
-arrived, answers = {}, {}       # method -> seconds at which each answer was there; its ids
-
-
 def run(method, batches):
-    """Write batches of prompt numbers; keep answers and times under the method's name."""
     began, found, arrived[method] = time.perf_counter(), {}, []
     for batch in batches:
         found |= zip(batch, write([ids[n] for n in batch]))
@@ -98,10 +94,6 @@ same("padded, 8 at once")
 # %% tags=["check"]
 check.speedup(times, arrived["one by one"], arrived["padded, 8 at once"])
 
-# %% [markdown]
-# The answers are the same, token for token: left padding, a mask, float32. (In half precision a close call may tip over;
-# lesson 05, section 7.) Now the times: tokens per second for whoever pays for the machine, the first answer for whoever waits.
-
 # %% tags=["nbval-ignore-output"] reason="seconds of this machine"
 def table():
     tokens = sum(map(len, answers["one by one"]))       # the same for all: equal answers
@@ -113,8 +105,9 @@ def table():
 table()
 
 # %% [markdown]
-# This is the bargain of the whole lesson. The batch is done sooner, but its first answer comes with its last: throughput is
-# bought with latency. Why not eight times? The weights are read less often, but a prompt's positions still cost arithmetic,
+# The answers are the same, token for token: left padding, a mask, float32. (In half precision a close call may tip over;
+# lesson 05, section 7.) The times are the bargain of the whole lesson. The batch is done sooner, which pleases whoever pays
+# for the machine. But its first answer comes with its last: throughput is bought with latency. Why not eight times? The weights are read less often, but a prompt's positions still cost arithmetic,
 # eight times as much for eight prompts.
 #
 # `pipeline` batches too, if it is told to. Its `batch_size` is 1 unless you set it, so a list of prompts is a loop in disguise.
@@ -289,28 +282,17 @@ computed = 2 * 1024**3 / best(lambda: square @ square)
 del matrix
 print(f"reads {read / 1e9:.1f} GB/s, computes {computed / 1e9:.0f} GFLOPS")
 
-# %%
-weights = sum(weight.nbytes for weight in model.parameters())
-operations = 2 * model.num_parameters()     # a multiplication and an addition each
-print(f"a step reads {weights:,} bytes and computes {operations:,} operations a row")
-live = throughput.measure(model, ids, (1, 2, 4, 8, 16), prompt=16, new=6)
-print("8 rows decode faster than 1:", live.point(8).batch / live.point(8).step > 1 / live.point(1).step)
-
-# %% tags=["nbval-ignore-output"] reason="seconds of this machine"
-views.table(("batch", "a step", "memory's limit", "arithmetic's limit", "tokens/s"), [
-    (point.batch, *(f"{1e3 * each:.0f} ms" for each in (
-        point.step, weights / read, point.batch * operations / computed)),
-     f"{point.batch / point.step:.0f}") for point in live.points])
-
 # %% [markdown]
-# The memory's limit does not know the batch; the other grows with it. Where they cross, rows stop being free. That batch
-# depends on no model at all, only on two rates and the bytes of one weight.
-#
-# Your own numbers stand above. Here is a run that was recorded on the machine that made this page, with its date:
+# The first limit does not know the batch; the second grows with it. Where they cross, rows stop being free. That batch depends
+# on no model at all, only on the two rates and the bytes of one weight. Now time some steps here, and draw a run that was
+# recorded on the machine that made this page, with its date. (Yours is in the explorer below.)
 
-# %%
-recorded = throughput.recorded("cpu")
-print(recorded.name, f"| rows are free up to {recorded.free_rows:.1f}")
+# %% margin="no text is kept: steps are timed"
+live = throughput.measure(model, ids, (1, 2, 4, 8, 16), prompt=16, new=6)
+recorded, on_card = throughput.recorded("cpu"), throughput.recorded("gpu")
+print("8 rows decode faster than 1:", 8 / live.point(8).step > 1 / live.point(1).step)
+print(f"{recorded.name}: rows are free up to {recorded.free_rows:.1f}")
+print(on_card.name if on_card else "On a GPU no run has been recorded yet, so none is shown.")
 views.roofline(recorded)
 
 # %% [markdown]
@@ -318,14 +300,6 @@ views.roofline(recorded)
 # small operations, each with a start of its own, and none reaches the rate of one large product. Look at the second point: two
 # rows may gain nothing here, since one row takes a special path for vectors. The curve is measured for such reasons.
 #
-# And on a graphics card? With one, section 4 has just measured yours.
-
-# %%
-on_card = throughput.recorded("gpu")
-print(on_card.name if on_card else
-      "No run on a GPU has been recorded for this page yet, so none is shown.")
-
-# %% [markdown]
 # ## 5 · Within a budget of seconds
 #
 # Somebody says how long an answer may take. Then the best batch is the one with the most tokens per second among those in time.
@@ -348,11 +322,6 @@ check.best_batch(best_batch)
 
 # %% [markdown] hint="I took the largest batch in time"
 # More rows are not always more tokens per second: look at batch 2 above, or at a card that is full. Compare the tokens.
-
-# %%
-measured = [(point.batch, point.latency(32), point.throughput(32)) for point in recorded.points]
-views.table(("batch", "32 tokens after", "tokens/s"), [
-    (batch, f"{seconds:.1f} s", f"{tokens:.1f}") for batch, seconds, tokens in measured])
 
 # %%
 widgets.throughput({"recorded": recorded, "this machine, just now": live}, budget=8.0)
@@ -381,21 +350,18 @@ steps = sum(len(batch) * max(made[n] for n in batch) for batch in arrival)
 # %% margin="only whether the answers are equal is stored"
 batch = [ids[n] for n in some]
 room = ContinuousBatchingConfig(num_blocks=64, page_size=32, max_batch_tokens=256)
-greedy = GenerationConfig(max_new_tokens=LIMIT, do_sample=False, eos_token_id=END,
-                          pad_token_id=tokenizer.pad_token_id)
+greedy = GenerationConfig(max_new_tokens=LIMIT, do_sample=False, eos_token_id=END, pad_token_id=END)
 began = time.perf_counter()
 found = model.generate_batch(batch, generation_config=greedy, continuous_batching_config=room)
 arrived["generate_batch"] = [time.perf_counter() - began] * len(batch)
 answers["generate_batch"] = [found[f"req_{n}"].generated_tokens for n in range(len(batch))]
-all(same("generate_batch"))
 
-# %% margin="only whether the answers are equal is stored"
 came, began = [], time.perf_counter()
 result = generate(model, tokenizer, batch, max_new_tokens=LIMIT, progress=False, rearrange=False,
                   on_answer=lambda index, answer: came.append(time.perf_counter() - began))
 arrived["labutils.generation"] = came
 alone = [[token for token in row if token != END] for row in answers["one by one"]]
-[answer.ids for answer in result] == alone      # its ids leave the end token out
+all(same("generate_batch")), [answer.ids for answer in result] == alone
 
 # %% tags=["nbval-ignore-output"] reason="seconds of this machine"
 table()
@@ -423,7 +389,6 @@ def allocate(rows):
     return tensor
 
 
-# %%
 def work(batch):
     keys = allocate(len(batch))
     values = allocate(len(batch))           # 8 rows: fails here, while `keys` is alive
@@ -500,19 +465,17 @@ hook.remove()
 # answers in a list loses all of them. `labutils.jobs` reads and writes JSON Lines, commits after every chunk, and goes on
 # after its last commit. On a terminal: `labutils generate prompts.jsonl -o answers.jsonl`, and after a kill the same line again.
 #
-# First the undisturbed run, by an engine around the model that is loaded here. An engine is three methods:
+# An engine is three methods. This one goes around the model that is loaded here:
 
 # %%
 folder = Path(tempfile.mkdtemp())
-todo = "".join(lines[n] + "\n" for n in some)
-(folder / "prompts.jsonl").write_text(todo, encoding="utf-8")
+(folder / "prompts.jsonl").write_text("".join(lines[n] + "\n" for n in some), encoding="utf-8")
 dtype = str(model.dtype).removeprefix("torch.")
 command_engine = jobs.TransformersEngine(dtype=dtype, max_tokens=6)
-todo.count("\n")
 
-# %%
+
 class Here:
-    """The kernel's model, under the settings of the command, so that one can go on for the other."""
+    """The kernel's model, under the command's settings: one can go on for the other."""
 
     def settings(self):
         return command_engine.settings()
@@ -523,33 +486,28 @@ class Here:
     def answer(self, rows):
         found = generate(model, tokenizer, [row["prompt"] for row in rows], chat=True,
                          max_new_tokens=6, progress=False, rearrange=False)
-        return [{"text": each.text, "prompt_tokens": each.prompt_tokens,
-                 "new_tokens": each.new_tokens, "finish": each.finish} for each in found]
-
-
-# %% margin="only whether the files are equal is stored"
-undisturbed = jobs.run(folder / "prompts.jsonl", folder / "undisturbed.jsonl", Here())
-undisturbed.answers, undisturbed.new_tokens
+        wanted = ("text", "prompt_tokens", "new_tokens", "finish")
+        return [{name: getattr(each, name) for name in wanted} for each in found]
 
 # %% [markdown]
-# Now the command, as a process of its own, killed without warning (`kill -9`) as soon as the first answers are on disk:
+# First an undisturbed run. Then the command, as a process of its own, killed without warning (`kill -9`) as soon as the first
+# answers are on disk. Then the rest, here:
 
-# %%
+# %% margin="only whether the files are equal is stored"
+whole = jobs.run(folder / "prompts.jsonl", folder / "whole.jsonl", Here())
 process = subprocess.Popen(
     [sys.executable, "-m", "labutils", "generate", "prompts.jsonl", "-o", "answers.jsonl",
      "--max-tokens", "6", "--dtype", dtype, "--chunk", "1", "--quiet"], cwd=folder)
 output = folder / "answers.jsonl"
 while process.poll() is None and not (output.exists() and output.stat().st_size):
     time.sleep(0.02)
-process.kill()
-process.wait()
+process.kill(), process.wait()
 left_over = output.read_bytes().count(b"\n")
 print("some answers, not all:", 0 < left_over < len(some))
 
-# %% margin="only whether the files are equal is stored"
 resumed = jobs.run(folder / "prompts.jsonl", output, Here(), chunk=1)
 print("answered before the kill, not again:", 0 < resumed.before <= left_over)
-print("the same bytes:", output.read_bytes() == (folder / "undisturbed.jsonl").read_bytes())
+print("the same bytes:", output.read_bytes() == whole.output.read_bytes())
 
 # %% [markdown]
 # Nothing lost, nothing twice. That rests on two things: answers that do not depend on their batch, and a journal that says how
@@ -583,7 +541,6 @@ state.destroy_process_group()
 ''', encoding="utf-8")
 
 
-# %%
 def launch(*command):
     """Run a launcher in the folder; return what the script printed, line by line."""
     done = subprocess.run([sys.executable, "-m", *command], cwd=folder, text=True,
@@ -595,24 +552,20 @@ split = json.loads(launch("torch.distributed.run", "--standalone", "--nproc_per_
                           "two.py")[-1])
 views.table(("prompt", "process", "label"), split["found"], f"{split['processes']} processes")
 
-# %% [markdown]
-# `torchrun` (that is the module above) starts two processes and tells each by environment variables who it is. Now the
-# launcher that most pages name, and a script that only says what it was told:
-
 # %%
 (folder / "who.py").write_text(
-    "import os; print('process', os.environ.get('RANK', '?'), 'of', os.environ.get('WORLD_SIZE', '?'))")
-launch("accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "who.py")
+    "import os; print('process', os.environ.get('RANK'), 'of', os.environ.get('WORLD_SIZE'))",
+    encoding="utf-8")
+launch("accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
+       "who.py")
 
 # %% [markdown]
+# `torchrun` (that is the first module) started two processes and told each by environment variables who it is. The second
+# launcher is the one that most pages name, here with a script that only says what it was told.
+#
 # You asked for two and got one, and nobody said a word: on a CPU this launcher starts a single process unless more is
 # configured. The job would be right, and take twice as long. Print the number of processes; believe that.
-
-# %% [markdown] instructor minutes=4
-# Have the room name what is still missing after section 9: a process that dies takes all with it, shares are fixed at the
-# start, one long share lets all others wait. Those are the three reasons for a scheduler, and section 10 is one.
-
-# %% [markdown]
+#
 # ## 10 · A cluster
 #
 # Across machines somebody has to hand out work, and hand it out again when a machine is lost. Ray Data does; the job is the
@@ -626,6 +579,10 @@ try:
     print(f"{done.answers} answers by Ray's workers, the same bytes: {same_bytes}")
 except LabError as error:
     print(error)
+
+# %% [markdown] instructor minutes=4
+# Have the room name what is still missing after section 9: a process that dies takes all with it, shares are fixed at the
+# start, one long share lets all others wait. Those are the three reasons for a scheduler, and Ray is one.
 
 # %% [markdown]
 # The kernel that made this page has no Ray, and says so. With it, two actors load the model once each and answer block after
