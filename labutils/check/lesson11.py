@@ -18,7 +18,7 @@ def speedup(guess: float, one_by_one: Sequence[float], together: Sequence[float]
     """Compare a guessed speed-up with the measured one; both lists: seconds at which each answer was there."""
     guess = _number(guess, "How many times faster, a number,")
     if len(one_by_one) != len(together):
-        raise Wrong(f"{len(one_by_one)} answers one by one and {len(together)} together cannot be compared. Run all cells above.")
+        raise Wrong(f"{len(one_by_one)} answers one by one and {len(together)} together differ. Run the cells above.")
     measured = max(one_by_one) / max(together)
     said = f"You said {guess:g}, measured here {measured:.1f}."
     if measured / 1.7 <= guess <= measured * 1.7:
@@ -162,7 +162,7 @@ def best_batch(function: Callable) -> str:
         if got == max(in_time)[0]:
             raise Wrong(f"{named} you took the largest batch in time, {got}. Batch {wanted} makes more tokens per second.")
         if got == min(in_time, key=lambda point: point[1])[0]:
-            raise Wrong(f"{named} you took the quickest answer. Batch {wanted} is in time, too, and makes more tokens per second.")
+            raise Wrong(f"{named} you took the quickest answer. Batch {wanted} is in time, too, and makes more tokens/s.")
         raise Wrong(f"{named} the best batch of {points} is {wanted}; yours is {got}.")
     return "Right: most tokens per second among those in time, a dip and a full card included, and None where none is."
 
@@ -223,7 +223,8 @@ def _backed_off(function: Callable, room: int, size: int, wanted_sizes: Sequence
         raise
     _collapsed(card, room, size)
     if len(card.done) > len(set(card.done)):
-        raise Wrong(f"Prompts {sorted({p for p in card.done if card.done.count(p) > 1})} were answered twice. Keep what is done.")
+        twice = sorted({prompt for prompt in card.done if card.done.count(prompt) > 1})
+        raise Wrong(f"Prompts {twice} were answered twice: keep what is done.")
     if got != [prompt.upper() for prompt in prompts]:
         raise Wrong(f"All 11 answers in order were expected; yours are {got!r}. A batch that failed still has to be answered.")
     if card.sizes != list(wanted_sizes):
@@ -237,9 +238,9 @@ def _collapsed(card: _Card, room: int, size: int) -> None:
     """Raise Wrong where a batch failed that would have fitted, had the wreck of an earlier one been gone."""
     tried = [n for n in card.failed if n <= room // 2]
     if tried:
-        raise Wrong(f"{size} rows do not fit, {tried[0]} do, yet {tried[0]} failed as well: the failed try's tensors were still "
-                    "alive. The error holds its traceback, the traceback the tensors. Try again after the handler has ended, "
-                    "and keep no error in a variable.")
+        raise Wrong(f"{size} rows do not fit, {tried[0]} do, yet {tried[0]} failed too: the first try's tensors were "
+                    "still alive. The error holds its traceback, the traceback the tensors. Try again after the handler "
+                    "has ended, and keep no error in a variable.")
 
 
 @exercise("11.4")

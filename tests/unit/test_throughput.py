@@ -37,8 +37,8 @@ def test_rows_are_cut_from_the_prompts_in_order():
 @pytest.fixture(scope="module")
 def small():
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, eos_token_id=3,
-                                        num_attention_heads=4, num_key_value_heads=2, pad_token_id=3)).eval()
+    return LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                                        eos_token_id=3, num_attention_heads=4, num_key_value_heads=2, pad_token_id=3)).eval()
 
 
 def test_measure_times_every_step_of_a_real_model(small):
