@@ -120,6 +120,15 @@ def move_sampling(panel):
     return before, after, box
 
 
+def move_throughput(panel):
+    before = alt(panel)
+    assert "Batch 8:" in before and "Best within 8 s" in before
+    box = panel.locator(".widget-dropdown select").first
+    box.select_option("this machine, just now")
+    panel.locator(".widget-html-content img[alt*='this machine. Batch 8:']").wait_for(timeout=30_000)
+    return before, alt(panel), box
+
+
 WIDGETS = {
     "00": move_next_token,
     "01": move_stages,
@@ -129,6 +138,7 @@ WIDGETS = {
     "05": move_attention,
     "06": move_logit_lens,
     "07": move_sampling,
+    "11": move_throughput,
 }
 
 
