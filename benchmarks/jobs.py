@@ -50,21 +50,22 @@ def start(source: Path, output: Path, workers: int) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def measure(source: Path, output: Path, workers: int = 1) -> tuple[float, float]:
-    """Return the seconds of the job, as it measures itself, and the peak of its process and workers in MB."""
+def measure(source: Path, output: Path, workers: int = 1) -> tuple[float, float, float]:
+    """Return the seconds of the job, as it measures itself, those of its processors, and its peak in MB."""
     found, _ = start(source, output, workers).communicate()
-    seconds, peak = map(float, found.split())
-    return seconds, peak
+    seconds, cpu, peak = map(float, found.split())
+    return seconds, cpu, peak
 
 
 def one(source: str, output: str, workers: str) -> None:
-    from benchmarks.jobs import Echo        # not this module under another name: workers unpickle it
+    from benchmarks.jobs import Echo  # not this module under another name: workers unpickle it
     from labutils import jobs
 
     started = time.perf_counter()
     jobs.run(source, output, Echo(), chunk=1000, workers=int(workers))
     seconds = time.perf_counter() - started
-    print(seconds, own_peak() + (largest_child() * int(workers) if int(workers) > 1 else 0))
+    cpu = sum(os.times()[:4])
+    print(seconds, cpu, own_peak() + (largest_child() * int(workers) if int(workers) > 1 else 0))
 
 
 def own_peak() -> float:
@@ -79,29 +80,29 @@ def largest_child() -> float:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1024 if sys.platform == "linux" else 1) / 1e6
 
 
-def main(lines: int = 1_000_000) -> list[tuple[str, float, float]]:
-    """Print the table and return its rows: name, lines a second, peak in MB."""
-    rows = []
+def main(lines: int = 1_000_000) -> dict[str, tuple[float, float, float]]:
+    """Print the table and return its rows by name: seconds, seconds of all processors, peak in MB."""
+    rows = {}
     with tempfile.TemporaryDirectory() as folder:
-        source, whole, pieces, two = (Path(folder, name) for name in ("in.jsonl", "whole.jsonl", "pieces.jsonl", "two.jsonl"))
+        source, whole, pieces, two = (Path(folder, f"{name}.jsonl") for name in ("in", "whole", "pieces", "two"))
         write_prompts(source, lines)
-        print(f"{lines:,} lines, {source.stat().st_size / 1e6:,.0f} MB, {os.cpu_count()} cores, Python {sys.version.split()[0]}")
-        print(f"{'run':<32}{'seconds':>10}{'lines/s':>12}{'peak MB':>10}")
+        size, python = source.stat().st_size / 1e6, sys.version.split()[0]
+        print(f"{lines:,} lines, {size:,.0f} MB, {os.cpu_count()} cores, Python {python}")
+        print(f"{'run':<34}{'seconds':>9}{'lines/s':>11}{'CPU s':>8}{'peak MB':>9}")
 
-        def show(name: str, seconds: float, peak: float) -> None:
-            rows.append((name, lines / seconds, peak))
-            print(f"{name:<32}{seconds:>10.2f}{lines / seconds:>12,.0f}{peak:>10.0f}", flush=True)
+        def show(name: str, seconds: float, cpu: float, peak: float) -> None:
+            rows[name] = seconds, cpu, peak
+            print(f"{name:<34}{seconds:>9.2f}{lines / seconds:>11,.0f}{cpu:>8.2f}{peak:>9.0f}", flush=True)
 
-        seconds, peak = measure(source, whole)
-        show("without a break", seconds, peak)
-        begun = time.perf_counter()
+        show("without a break", *measure(source, whole))
+        begun, before = time.perf_counter(), sum(os.times()[2:4])
         for _ in range(3):
             process = start(source, pieces, 1)
-            time.sleep(seconds / 4 + 0.3)
+            time.sleep(rows["without a break"][0] / 4 + 0.3)
             process.send_signal(signal.SIGKILL)
             process.communicate()
-        _, peak = measure(source, pieces)
-        show("killed three times, gone on with", time.perf_counter() - begun, peak)
+        _, _, peak = measure(source, pieces)
+        show("killed three times, gone on with", time.perf_counter() - begun, sum(os.times()[2:4]) - before, peak)
         show("two workers", *measure(source, two, 2))
         show("everything done already", *measure(source, whole))
         same = whole.read_bytes() == pieces.read_bytes() == two.read_bytes()

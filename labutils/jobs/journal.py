@@ -113,7 +113,10 @@ class Files:
         elif answers.size or rejects.size:
             raise InputError(f"{self.journal.path} is damaged, so nobody knows how far {self.output} is. Move both away.")
         for found, end in lines:
-            commit = Commit(**found)
+            try:
+                commit = Commit(**found)
+            except TypeError:
+                raise InputError(f"{self.journal.path} was changed. Name another output.") from None
             if commit.output > answers.size or commit.rejects > rejects.size:
                 break           # an output was cut off: go back to where it is whole
             if (answers.upto(commit.output), rejects.upto(commit.rejects)) != (commit.output_digest, commit.rejects_digest):
@@ -128,7 +131,7 @@ class Files:
     def _compare(self, head: dict) -> None:
         if head.get("format") != FORMAT:
             raise InputError(f"{self.folder} is of another version of labutils. Name another output.")
-        old, new = head["settings"], self.settings
+        old, new = head.get("settings", {}), self.settings
         told = [f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(new.get(name))}"
                 for name in {**old, **new} if old.get(name) != new.get(name)]
         if told:

@@ -23,6 +23,7 @@ from labutils.jobs.workers import DEATHS, Answered
 # Ray reads these when it starts: nothing sent to its makers, no page of log lines. What the user has set stays.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
 
+STORE = 256 * 2**20     # bytes of chunks on their way in a Ray that is started here; beyond them Ray waits or spills to disk
 STARTS = 3      # Ray gives its processes some seconds to start, which a busy machine may not have
 
 
@@ -60,15 +61,15 @@ class Ray:
         if has < self._needed():
             if ours:
                 ray.shutdown()
-            raise InputError(f"{self.workers} workers of {self.cpus} CPU need a Ray cluster of {self._needed()} CPU, one of them "
-                             f"to read, and this one has {has:g}. Use fewer workers.")
+            raise InputError(f"{self.workers} workers of {self.cpus} CPU need a Ray cluster of {self._needed()} CPU, one of "
+                             f"them to read, and this one has {has:g}. Use fewer workers.")
         return ours
 
     def _join(self, ray) -> None:
-        here = {} if self.address else {"num_cpus": self._needed(), "include_dashboard": False}
+        here = {} if self.address else {"num_cpus": self._needed(), "object_store_memory": STORE, "include_dashboard": False}
         for left in reversed(range(1 if self.address else STARTS)):
             try:
-                ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **here)
+                ray.init(address=self.address or "local", log_to_driver=False, logging_level="ERROR", **here)
                 return
             except Exception as error:      # what Ray raises when its own processes start too slowly is a plain Exception
                 ray.shutdown()
@@ -94,26 +95,29 @@ class Ray:
 
     def _texts(self, engine: Engine, source: Source, spans: list[tuple]) -> Iterator[str]:
         """Yield what the actors made of each chunk, in order: JSON of its entries, or of a sentence on what went wrong."""
+        number = 0
+        for row in self._dataset(engine, source, spans).iter_rows():
+            if row["number"] != number:
+                raise JobError(f"Ray Data handed back chunk {row['number']} where chunk {number} was due.")
+            number += 1
+            yield row["text"]
+        if number != len(spans):
+            raise JobError(f"Ray Data handed back {number} of {len(spans)} chunks.")
+
+    def _dataset(self, engine: Engine, source: Source, spans: list[tuple]):
         ray = _ray()
         context = ray.data.DataContext.get_current().copy()
         context.execution_options.preserve_order = True
         context.enable_progress_bars = False
-        with ray.data.DataContext.current(context):
+        with ray.data.DataContext.current(context):     # a dataset keeps the context that it was made in
             here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
             blocks = ray.data.read_datasource(_datasource(source.path, source.size, spans),
                                               override_num_blocks=len(spans), label_selector=here)
             gpus = {"num_gpus": 1} if ray.cluster_resources().get("GPU", 0) >= self.workers else {}
-            answered = blocks.map_batches(
+            return blocks.map_batches(
                 _Actor, fn_constructor_args=(engine, self.cpus), batch_size=None, batch_format="pyarrow",
-                compute=ray.data.ActorPoolStrategy(size=self.workers), num_cpus=self.cpus, max_task_retries=DEATHS - 1, **gpus)
-            number = 0
-            for row in answered.iter_rows():
-                if row["number"] != number:
-                    raise JobError(f"Ray Data handed back chunk {row['number']} where chunk {number} was due.")
-                number += 1
-                yield row["text"]
-        if number != len(spans):
-            raise JobError(f"Ray Data handed back {number} of {len(spans)} chunks.")
+                compute=ray.data.ActorPoolStrategy(size=self.workers), num_cpus=self.cpus, **gpus,
+                ray_remote_args_fn=partial(dict, max_task_retries=DEATHS - 1))     # left alone, Ray tries for ever
 
 
 class _Actor:

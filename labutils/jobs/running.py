@@ -18,11 +18,10 @@ ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 @dataclass(frozen=True)
 class Summary:
-    """Where a job stands: counts over all its runs; `before`, `tokens` and `seconds` are of this run.
+    """Where a job stands: lines, answers and rejected over all its runs, new_tokens and seconds of this one.
 
-    lines: read from the input; prompts: lines that were given to the engine; answers and rejected: lines written to the
-    output and to the rejects file (blank lines are in neither); before: lines that earlier runs had done;
-    new_tokens: tokens generated in this run; rejects: the rejects file, or None when it is empty.
+    lines: done of the input; answers and rejected: lines of the output and of the rejects file (a blank line is in
+    neither); before: lines that earlier runs had done; rejects: the rejects file, or None when nothing was rejected.
     """
 
     lines: int

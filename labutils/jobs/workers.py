@@ -136,8 +136,8 @@ class _Crew:
         if self.deaths[chunk.start] >= DEATHS:
             status = worker.process.exitcode
             how = f"was killed by signal {-status}, perhaps for want of memory" if status < 0 else f"ended with status {status}"
-            raise JobError(f"Lines {chunk.first:,} to {chunk.first + len(chunk.lines) - 1:,} cost {DEATHS} workers; the last one "
-                           f"{how}. Use fewer workers or smaller batches and run the same command again.")
+            raise JobError(f"Lines {chunk.first:,} to {chunk.first + len(chunk.lines) - 1:,} cost {DEATHS} workers; the last "
+                           f"one {how}. Use fewer workers or smaller batches and run the same command again.")
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def kill_after(total: int) -> None:
 
 def main(source: str, target: str, *more: str) -> None:
     from labutils import jobs
-    from tests.unit.stand_ins import Echo       # not this module under another name: workers unpickle it
+    from tests.unit.stand_ins import Echo  # not this module under another name: workers unpickle it
 
     if more[:1] != ("--kill",):
         workers, seconds = [*more, *["1", "0"][len(more):]]

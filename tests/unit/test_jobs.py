@@ -274,7 +274,7 @@ def test_other_settings_are_refused_by_name(prompts, tmp_path):
     output = tmp_path / "out.jsonl"
     jobs.run(prompts, output, Echo(), chunk=5)
     before = everything(output)
-    with pytest.raises(jobs.InputError, match='engine was "echo" and is now "other"; .*same ones|engine was "echo" and is now "other"'):
+    with pytest.raises(jobs.InputError, match='engine was "echo" and is now "other"'):
         jobs.run(prompts, output, Echo(name="other"), chunk=5)
     with pytest.raises(jobs.InputError, match="chunk was 5 and is now 6"):
         jobs.run(prompts, output, Echo(), chunk=6)
@@ -344,7 +344,8 @@ except jobs.JobError as error:
 @pytest.mark.parametrize("limit", [100, 900, 10_000, 20_000])
 def test_a_file_that_may_not_grow_is_an_error_and_the_job_goes_on_later(prompts, wanted, tmp_path, limit):
     output = tmp_path / "out.jsonl"
-    done = subprocess.run([sys.executable, "-c", LIMITED, prompts, output, str(limit)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    arguments = [sys.executable, "-c", LIMITED, prompts, output, str(limit)]
+    done = subprocess.run(arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1 and done.stderr.startswith("JobError") and done.stderr.count("\n") == 1
     assert "cannot grow: files may not become larger here" in done.stderr and "same command again" in done.stderr
     assert not output.exists() or not _torn(output)       # what was half written is gone
@@ -453,8 +454,8 @@ def test_bookkeeping_is_fast_and_memory_does_not_grow(capsys):
     """The smaller version of benchmarks/jobs.py; the one for a million lines is held to 300 MB and 20,000 lines a second."""
     from benchmarks import jobs as benchmark
 
-    rows = {name: (speed, peak) for name, speed, peak in benchmark.main(60_000)}
+    rows = benchmark.main(30_000)
     assert "equal to the byte: yes" in capsys.readouterr().out
-    speed, peak = rows["without a break"]
-    assert speed > 5_000, "a tenth of what an idle core does"
-    assert peak < 100 and rows["two workers"][1] < 300
+    _, cpu, peak = rows["without a break"]
+    assert 30_000 / cpu > 20_000        # of the processor's seconds, whatever else the machine does
+    assert peak < 100 and rows["two workers"][2] < 300
