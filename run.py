@@ -472,7 +472,16 @@ def engines(arguments: list) -> int:
     return with_packages("engines", arguments)
 
 
-JOBS = {job.__name__: job for job in (lab, test, build, doctor, editions, browser, engines)}
+def bench(arguments: list) -> int:
+    """run a benchmark of benchmarks/ (bench throughput); what follows goes to it (--quick: a small one)"""
+    known = sorted(one.stem for one in (ROOT / "benchmarks").glob("*.py") if "__main__" in one.read_text(encoding="utf-8"))
+    if not arguments or arguments[0] not in known:
+        raise Problem(f"name a benchmark: {', '.join(known)}. See benchmarks/README.md.")
+    prepare()
+    return call(["-m", f"benchmarks.{arguments[0]}", *arguments[1:]], OMP_WAIT_POLICY="PASSIVE")
+
+
+JOBS = {job.__name__: job for job in (lab, test, build, doctor, editions, browser, engines, bench)}
 
 
 def main(arguments: list) -> int:

@@ -7,7 +7,7 @@
 Three methods. "own": prompts are read in packed steps without a pad token and decode in slots that are refilled at once
 (`own`, `slots`). "groups": prompts of equal length by the model's own generate, for caches that no slot can hold
 (`groups`). "continuous": transformers' continuous batching with a capped cache (`continuous`). "auto" takes "own" on a CPU
-where the packed step gives the model's own logits (tried once a model, `trust`), "groups" where it does not; on other
+where the packed step gives the model's own logits (tried once a model, `proof`), "groups" where it does not; on other
 devices it lets "own" and "continuous" answer a sample each and goes on with the faster. `result.notes` says what was taken
 and why.
 """
@@ -26,15 +26,15 @@ from labutils.generation.continuous import Continuous, obstacle
 from labutils.generation.groups import Groups
 from labutils.generation.own import Schedule
 from labutils.generation.prompts import Encoded, PromptError, encode_all
+from labutils.generation.proof import trust
 from labutils.generation.results import Answer, Result
 from labutils.generation.rows import Row
-from labutils.generation.rules import Rules, rules, unknown
-from labutils.generation.trust import trust
+from labutils.generation.rules import Rules, settle, unknown
 
 __all__ = ["Answer", "PromptError", "Result", "generate"]
 
 METHODS = ("auto", "own", "groups", "continuous")
-ROWS = {"cpu": 96, "mps": 64}  # that decode side by side at most, where batch_size is not given
+ROWS = {"cpu": 64, "mps": 64}  # that decode side by side at most, where batch_size is not given
 STEP_TOKENS = {"cpu": 512, "mps": 512}  # of prompts that one step reads
 SAMPLE = 32  # prompts that each method answers where the faster one is measured
 WORTH_REARRANGING = 256  # tokens to work on, below which rearranging the weights costs more than it saves
@@ -52,7 +52,7 @@ def generate(model, tokenizer, prompts: Iterable, *, max_new_tokens: int | Seque
     prompts: texts, conversations (lists of messages, put through the chat template) or lists of ids, mixed as you like.
         A text is continued as it is; with chat=True it is a user's turn, unless it is rendered already.
     max_new_tokens: for all, or one for each prompt. A prompt that comes near the end of the model's positions gets fewer
-        (finish "window"). batch_size: rows that decode together at most (default 96 on a CPU, 256 on CUDA).
+        (finish "window"). batch_size: rows that decode together at most (default 64 on a CPU, 256 on CUDA).
     stop: texts that end an answer and are cut off. eos: ids that end it; default those of model.generation_config, None
         for no end.
     do_sample, temperature, top_k, top_p, min_p, repetition_penalty, no_repeat_ngram_size, min_new_tokens: as for
@@ -60,7 +60,7 @@ def generate(model, tokenizer, prompts: Iterable, *, max_new_tokens: int | Seque
     seed: prompt n draws with seed + n, or with its own of a list, whatever else is in the batch: the draws of
         torch.manual_seed(that seed) before model.generate alone.
     method: "auto", "own", "groups" or "continuous", see the module. cache_bytes: keys and values at most (default: a
-        quarter of the free memory, 2 GiB at most on a CPU). rearrange: fp32 weights in oneDNN's order during the call,
+        quarter of the free memory, 1 GiB at most on a CPU). rearrange: fp32 weights in oneDNN's order during the call,
         which takes their size again; default: where it is measured to be faster. on_answer: called with each index and
         Answer when it is there. progress: a bar with tokens per second.
 
@@ -77,7 +77,7 @@ def generate(model, tokenizer, prompts: Iterable, *, max_new_tokens: int | Seque
         raise SettingError(f"{type(model).__name__} has an encoder; this function is for decoders. Use model.generate.")
     if batch_size is not None and not (isinstance(batch_size, int) and batch_size > 0):
         raise SettingError(f"batch_size is {batch_size!r}; give a whole number from 1, or None.")
-    followed = rules(model, tokenizer, stop=stop, eos=eos, do_sample=do_sample, temperature=temperature, top_k=top_k,
+    followed = settle(model, tokenizer, stop=stop, eos=eos, do_sample=do_sample, temperature=temperature, top_k=top_k,
                      top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
                      no_repeat_ngram_size=no_repeat_ngram_size, min_new_tokens=min_new_tokens)
     window = _window(model)
@@ -165,7 +165,8 @@ class _Run:
             work = Continuous(self.model, self.tokenizer, self.rules, rows, cache_bytes=self.cache_bytes,
                               token_bytes=token_bytes, **common)
         else:
-            work = Groups(self.model, self.tokenizer, self.rules, rows, batch_size=self.batch_size, notes=self.notes, **common)
+            work = Groups(self.model, self.tokenizer, self.rules, rows, batch_size=self.batch_size, notes=self.notes,
+                          **common)
         with self.products(rows) if method != "continuous" else nullcontext():
             work.run()
         self.peak_rows, self.peak_bytes = max(self.peak_rows, work.peak_rows), max(self.peak_bytes, work.peak_bytes)
@@ -197,7 +198,8 @@ def _per_prompt(name: str, value, count: int, lowest: int) -> list[int]:
     found = [value] * count if isinstance(value, int) else list(value)
     if len(found) != count:
         raise SettingError(f"{name} has {len(found)} numbers for {count} prompts. Give one for all, or one for each.")
-    wrong = next((at for at, one in enumerate(found) if not isinstance(one, int) or isinstance(one, bool) or one < lowest), None)
+    fits = [isinstance(one, int) and not isinstance(one, bool) and one >= lowest for one in found]
+    wrong = next((at for at, fit in enumerate(fits) if not fit), None)
     if wrong is not None:
         raise SettingError(f"{name} of prompt {wrong} is {found[wrong]!r}; it has to be a whole number from {lowest}.")
     return found
@@ -218,7 +220,7 @@ def _cache_share(device: torch.device) -> int:
     """Return the bytes of keys and values that a run may set aside where the caller names none."""
     if device.type == "cuda":
         return int(0.6 * torch.cuda.mem_get_info(device)[0])
-    return min(2 * 2**30, psutil.virtual_memory().available // 4)
+    return min(2**30, psutil.virtual_memory().available // 4)
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from labutils.generation.rows import Row, add, answer, choose
 from labutils.generation.rules import Rules
 from labutils.generation.slots import Piece, Slots, exchanged_attention, names_of, step
 
-SHARED_FROM = 8  # a shared beginning of fewer tokens is not worth its copies
+SHARED_FROM = 8  # a shared beginning of fewer tokens is not worth its copies,
+SAVED_FROM = 64  # nor one that saves fewer tokens over all prompts: the first is read alone for it
 SMALLEST_STEP = 16  # tokens; a single row that does not fit in such a step is given up
 MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "Unable to allocate")
 
@@ -34,7 +35,7 @@ def shared_beginning(prompts: list[list[int]]) -> int:
     first, last = min(prompts), max(prompts)  # what these two share, all share
     most = min(min(map(len, prompts)) - 1, len(first), len(last))
     count = next((at for at in range(most) if first[at] != last[at]), most)
-    return count if count >= SHARED_FROM else 0
+    return count if count >= SHARED_FROM and count * (len(prompts) - 1) >= SAVED_FROM else 0
 
 
 class Schedule:
@@ -44,6 +45,7 @@ class Schedule:
                  cache_bytes: int, token_bytes: int, done: Callable[[int, Answer], None], notes: list[str]):
         self.model, self.tokenizer, self.rules, self.done, self.notes = model, tokenizer, rules, done, notes
         self.limit, self.step_tokens = batch_size, step_tokens
+        self.proven = (1, step_tokens)  # rows that a step has held, and the step to go back to once a row is given up
         self.cache_bytes, self.token_bytes = cache_bytes, token_bytes
         self.waiting = deque(sorted(rows, key=lambda row: -row.need))
         self.active: list[Row] = []  # the row in slot n is active[n]
@@ -131,6 +133,7 @@ class Schedule:
         chosen = choose(who, logits, self.rules) if who else []
         self.steps += 1
         self.peak_rows = max(self.peak_rows, len(self.active))
+        self.proven = (max(self.proven[0], len(self.active)), self.proven[1])
         self.peak_bytes = max(self.peak_bytes, self.slots.bytes())
         for row, slot, count in read:
             row.read += count
@@ -162,6 +165,7 @@ class Schedule:
             torch.cuda.empty_cache()
         if len(rows) == 1 and self.step_tokens <= SMALLEST_STEP:
             self._give_up(rows[0], failure)
+            self.limit, self.step_tokens = self.proven  # it was this prompt, not the number of rows
             return
         self.limit = max(1, len(rows) // 2)
         self.step_tokens = max(SMALLEST_STEP, self.step_tokens // 2)

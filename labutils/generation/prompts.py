@@ -71,7 +71,7 @@ def _ids(tokenizer, prompt, chat: bool) -> list[int]:
 
 def _text_ids(tokenizer, text: str, chat: bool) -> list[int]:
     _check_text(text)
-    if chat and not _is_rendered(tokenizer, text):
+    if chat and not (getattr(tokenizer, "chat_template", None) and _is_rendered(tokenizer, text)):
         return _message_ids(tokenizer, [{"role": "user", "content": text}])
     # A rendered template opens with its own BOS: the tokenizer must not add a second.
     bos = tokenizer.bos_token
@@ -85,7 +85,7 @@ def _is_rendered(tokenizer, text: str) -> bool:
 
 
 def _probe(tokenizer) -> str:
-    return tokenizer.apply_chat_template([{"role": "user", "content": ""}], tokenize=False, add_generation_prompt=True)
+    return tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=True)
 
 
 def _message_ids(tokenizer, messages) -> list[int]:

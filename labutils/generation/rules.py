@@ -7,7 +7,6 @@ package does not follow is refused by name, never dropped.
 import copy
 from dataclasses import dataclass, field
 
-import torch
 from transformers import (
     LogitsProcessorList,
     MinLengthLogitsProcessor,
@@ -71,7 +70,7 @@ class Rules:
         return found
 
 
-def rules(model, tokenizer, *, stop=None, eos="model", **settings) -> Rules:
+def settle(model, tokenizer, *, stop=None, eos="model", **settings) -> Rules:
     """Return the rules that hold for this call: the caller's settings first, then the model's, then the library's.
 
     settings: do_sample, temperature, top_k, top_p, min_p, repetition_penalty, no_repeat_ngram_size, min_new_tokens.

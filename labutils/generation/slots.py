@@ -8,6 +8,7 @@ The model's own forward does all the rest, so this fits every architecture that 
 """
 
 import inspect
+import math
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,8 +93,8 @@ class Slots(Cache):
             end = piece.start + piece.tokens
             part = query[0, :, at : at + piece.tokens]
             grouped = part.reshape(keys.shape[1], -1, *part.shape[1:])  # [key heads, queries a key head, tokens, size]
-            found = _attention_of(grouped, _spread(keys[piece.slot, :, :end], grouped),
-                                  _spread(values[piece.slot, :, :end], grouped), self._piece_mask(number, window), scale, softcap)
+            ours = [_spread(store[piece.slot, :, :end], grouped) for store in (keys, values)]
+            found = _attention_of(grouped, *ours, self._piece_mask(number, window), scale, softcap)
             outputs.append(found.reshape(-1, *found.shape[2:]).transpose(0, 1))
             at += piece.tokens
         return torch.cat(outputs)[None]
@@ -151,7 +152,8 @@ def _zeros(rows: int, positions: int, like: torch.Tensor) -> torch.Tensor:
     shape = (rows, like.shape[1], positions, like.shape[-1])
     if like.device.type != "cpu":
         return torch.zeros(shape, dtype=like.dtype, device=like.device)
-    return torch.from_numpy(numpy.zeros(numpy.prod(shape) * like.element_size(), dtype=numpy.uint8)).view(like.dtype).view(shape)
+    raw = numpy.zeros(math.prod(shape) * like.element_size(), dtype=numpy.uint8)
+    return torch.from_numpy(raw).view(like.dtype).view(shape)
 
 
 def _spread(stored: torch.Tensor, grouped: torch.Tensor) -> torch.Tensor:

@@ -177,7 +177,7 @@ def test_a_changed_lock_or_torch_makes_the_set_up_unfinished(ready, monkeypatch)
 def test_an_unknown_command_lists_the_commands(project):
     status, output, _ = project.run("labb")
     assert status == 2
-    assert all(name in output for name in ("lab", "test", "build", "doctor", "browser"))
+    assert all(name in output for name in ("lab", "test", "build", "doctor", "browser", "bench"))
     assert not (project.folder / ".venv").exists()
 
 

@@ -21,7 +21,7 @@ class Trust:
 
 
 def trust(model) -> Trust:
-    """Return whether slots give this model's own logits. The first call runs six short forward passes."""
+    """Return whether slots give this model's own logits. The first call runs four short forward passes."""
     key = (model.dtype, model.device, model.config._attn_implementation)
     kept = _tried.get(model)
     if kept is None or kept[0] != key:
