@@ -179,7 +179,7 @@ def recorded(kind: str) -> Curve | None:
         raise ValueError(f"Recordings are of kind {CPU!r} or {GPU!r}, not {kind!r}.")
     from labutils import data
 
-    file = data.path("traces") / f"throughput_{kind}.json"
+    file = data.path("traces") / f"batch_curve_{kind}.json"
     if not file.exists():
         return None
     kept = json.loads(file.read_text(encoding="utf-8"))["curve"]

@@ -1,6 +1,6 @@
 """Measure once how fast this machine writes with the chat checkpoint, by batch size; lesson 11 shows the result.
 
-    python -m tools.measure_throughput            data/traces/throughput_cpu.json, or _gpu where torch finds one
+    python -m tools.measure_throughput            data/traces/batch_curve_cpu.json, or _gpu where torch finds one
     python -m tools.measure_throughput --summary  only print what is stored
 
 Rows of 48 real tokens out of data/prompts.jsonl, 12 new tokens each, float32 on a CPU and environment.dtype's choice on a
@@ -25,7 +25,7 @@ SETTINGS = {"prompt": 48, "new": 12, "repeat": 6}
 
 
 def stored(kind: str) -> Path:
-    return ROOT / "data" / "traces" / f"throughput_{kind}.json"
+    return ROOT / "data" / "traces" / f"batch_curve_{kind}.json"
 
 
 def processor() -> str:

@@ -55,7 +55,7 @@ def test_measure_times_every_step_of_a_real_model(small):
 
 def test_the_recording_is_whole_and_another_kind_is_refused():
     curve = throughput.recorded("cpu")
-    kept = json.loads((data.path("traces") / "throughput_cpu.json").read_text(encoding="utf-8"))
+    kept = json.loads((data.path("traces") / "batch_curve_cpu.json").read_text(encoding="utf-8"))
     assert throughput.as_json(curve)["weight_bytes"] == kept["curve"]["weight_bytes"] == 4 * curve.parameters
     assert {"measured", "machine", "versions", "prompts_sha256", "dtype", "settings"} <= set(kept)
     assert kept["measured"] in curve.name
