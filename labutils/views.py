@@ -316,7 +316,8 @@ def roofline(curve, axes=None, chosen: int | None = None) -> Picture | str:
     axes.minorticks_off()
     axes.set_xlabel("batch (rows)")
     axes.set_ylabel("new tokens per second, decoding")
-    axes.legend(fontsize=8, loc="lower right")
+    axes.set_ylim(top=6 * max(*memory, compute))
+    axes.legend(fontsize=8, loc="upper left")
     axes.spines[["top", "right"]].set_visible(False)
     title = f"Up to about {curve.free_rows:.0f} rows, reading the weights is the limit"
     axes.set_title(title, fontsize=11, loc="left")

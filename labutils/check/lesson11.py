@@ -15,13 +15,13 @@ def _number(guess, what: str) -> float:
 
 @prediction("11.1")
 def speedup(guess: float, one_by_one: Sequence[float], together: Sequence[float]) -> str:
-    """Compare a guessed speed-up with the measured one; both lists: seconds at which each answer was there."""
+    """Compare a guessed speed-up with the measured one, within a factor of two; the lists: seconds at which answers came."""
     guess = _number(guess, "How many times faster, a number,")
     if len(one_by_one) != len(together):
         raise Wrong(f"{len(one_by_one)} answers one by one and {len(together)} together differ. Run the cells above.")
     measured = max(one_by_one) / max(together)
     said = f"You said {guess:g}, measured here {measured:.1f}."
-    if measured / 1.7 <= guess <= measured * 1.7:
+    if measured / 2 <= guess <= measured * 2:
         return f"{said} The first answer, though, came after {min(together):.1f} s instead of {min(one_by_one):.1f} s."
     if guess <= 1:
         raise Wrong(f"{said} Above 1: the weights are read once for all rows, instead of once for each.")

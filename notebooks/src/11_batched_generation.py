@@ -75,7 +75,7 @@ run("one by one", [[n] for n in some])
 # ## 2 · Eight at once
 #
 # **Predict 11.1.** The same eight prompts, padded, in one batch of 8. The weights are read an eighth as often. How many times
-# faster are all answers there, prompts included? On a CPU; on a card more. Within a factor of 1.7 counts.
+# faster are all answers there, prompts included? On a CPU; on a card more. Within a factor of two counts.
 
 # %% tags=["predict"]
 ### BEGIN SOLUTION
