@@ -81,7 +81,7 @@ def _best(action, repeat: int) -> float:
     return min(seconds)
 
 
-def bandwidth(dtype, device: str, megabytes: int = 256, repeat: int = 7) -> float:
+def bandwidth(dtype, device: str, megabytes: int = 128, repeat: int = 7) -> float:
     """Return bytes per second at which a matrix is read, by multiplying it with a vector: what a decode step of one row does.
 
     The matrix has `megabytes` (10**6 bytes), too many for the caches of a processor. The best of `repeat` runs counts.
