@@ -47,6 +47,21 @@ def device() -> str:
     return wanted
 
 
+def dtype():
+    """Return the torch dtype in which the lessons load a model that writes, by what the device computes well.
+
+    float32 on a CPU, where answers are compared; bfloat16 on a card that has it; float16 on one that has not (Turing, such
+    as Colab's T4, and older) and on mps. Needs torch. Raises SettingError as `device` does.
+    """
+    import torch
+
+    if device() == "cpu":
+        return torch.float32
+    # is_bf16_supported() also says yes where bfloat16 is only emulated, slowly; compute capability 8 has it.
+    native = device() == "cuda" and torch.cuda.get_device_capability()[0] >= 8
+    return torch.bfloat16 if native else torch.float16
+
+
 def _folder(variable: str, default: str) -> Path:
     import platformdirs
 

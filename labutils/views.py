@@ -284,6 +284,76 @@ def attention_map(weights, names: Sequence[str], title: str) -> Picture:
     return _picture(figure, f"{title}. Each token and the one that it looks at most: {most}")
 
 
+def padding(orders: Mapping[str, Sequence[Sequence[int]]], title: str) -> Picture:
+    """Return the rectangles that batches of prompts make, one panel an order, padded on the left.
+
+    `orders`: name -> batches -> length in tokens of each prompt. A row is a prompt, blue; what fills its batch up to the
+    longest is hatched. The share of padding stands over each panel.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.4, 3.6), dpi=110, layout="constrained")
+    panels = figure.subplots(1, len(orders), sharey=True, sharex=True, squeeze=False)[0]
+    said = []
+    for axes, (name, batches) in zip(panels, orders.items(), strict=True):
+        longest = [max(batch) for batch in batches for _ in batch]
+        lengths = [length for batch in batches for length in batch]
+        rows, computed, useful = range(len(lengths)), sum(longest), sum(lengths)
+        gaps = [most - length for most, length in zip(longest, lengths, strict=True)]
+        axes.barh(rows, lengths, left=[-length for length in lengths], height=1, color=BLUE)
+        axes.barh(rows, gaps, left=[-most for most in longest], height=1, color="#e3e3e3", edgecolor=GREY, hatch="////",
+                  linewidth=0)
+        for end in range(len(batches[0]), len(lengths), len(batches[0])):
+            axes.axhline(end - 0.5, color="white", linewidth=1.2)
+        axes.set_title(f"{name}: {1 - useful / computed:.0%} padding", fontsize=10, loc="left")
+        axes.set_xlabel("positions before the answer")
+        axes.spines[["top", "left", "right"]].set_visible(False)
+        said.append(f"{name}: {computed:,} positions for {useful:,} tokens, {1 - useful / computed:.0%} padding")
+    panels[0].invert_yaxis()
+    panels[0].set_ylabel("prompts, batch by batch")
+    panels[0].set_yticks([])
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    return _picture(figure, f"{title}. " + "; ".join(said))
+
+
+def roofline(curve, axes=None, chosen: int | None = None) -> Picture | str:
+    """Return the measured decode steps of a `throughput.Curve` under the two limits of its machine, both axes logarithmic.
+
+    With `axes`, draw there instead, with the batch `chosen` ringed, and return the words.
+    """
+    figure = None
+    if axes is None:
+        figure, axes = _figure(6.4, 3.9)
+    batches = [point.batch for point in curve.points]
+    measured = [float(f"{point.batch / point.step:.3g}") for point in curve.points]
+    memory = [float(f"{batch / curve.memory_seconds(batch):.3g}") for batch in batches]
+    compute = float(f"{1 / curve.compute_seconds(1):.3g}")
+    axes.plot(batches, memory, color=ORANGE, linestyle="--", label="limit of the memory: all weights read once a step")
+    axes.axhline(compute, color=GREEN, linestyle=":", linewidth=2, label="limit of the arithmetic")
+    axes.plot(batches, measured, color=BLUE, marker="o", label="measured")
+    if chosen is not None:
+        axes.plot([chosen], [measured[batches.index(chosen)]], marker="o", markersize=13, color="black", fillstyle="none",
+                  linestyle="none")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    ticks = [at for at in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+             if min(measured) / 2 <= at <= 2 * max(*memory, compute)]
+    axes.set_yticks(ticks, [f"{at:,}" for at in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("batch (rows)")
+    axes.set_ylabel("new tokens per second, decoding")
+    axes.set_ylim(top=6 * max(*memory, compute))
+    axes.legend(fontsize=8, loc="upper left")
+    axes.spines[["top", "right"]].set_visible(False)
+    title = f"Up to about {curve.free_rows:.0f} rows, reading the weights is the limit"
+    axes.set_title(title, fontsize=11, loc="left")
+    pairs = ", ".join(f"batch {batch} {tokens:g}" for batch, tokens in zip(batches, measured, strict=True))
+    words = (f"{title}. {curve.name}. New tokens per second of decoding: {pairs}; the arithmetic allows {compute:g}, the "
+             f"memory {memory[0]:g} at batch {batches[0]}")
+    return words if figure is None else _picture(figure, words)
+
+
 # --- text cut into tokens ---------------------------------------------------------------------------------------------
 
 

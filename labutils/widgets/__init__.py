@@ -9,6 +9,7 @@ from labutils.widgets.parameters import parameter_map
 from labutils.widgets.quantization import quantization
 from labutils.widgets.sampling import sampling
 from labutils.widgets.templates import chat_template
+from labutils.widgets.throughput import throughput
 from labutils.widgets.tokens import playground
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "quantization",
     "sampling",
     "stages",
+    "throughput",
 ]

@@ -151,6 +151,15 @@ def move_quantization(panel):
     return before, alt(panel), box
 
 
+def move_throughput(panel):
+    before = alt(panel)
+    assert "Batch 8:" in before and "Best within 8 s" in before
+    box = panel.locator(".widget-dropdown select").first
+    box.select_option("this machine, just now")
+    panel.locator(".widget-html-content img[alt*='this machine. Batch 8:']").wait_for(timeout=30_000)
+    return before, alt(panel), box
+
+
 WIDGETS = {
     "00": move_next_token,
     "01": move_stages,
@@ -163,6 +172,7 @@ WIDGETS = {
     "08": move_cache_timeline,
     "09": move_fit_planner,
     "10": move_quantization,
+    "11": move_throughput,
 }
 
 
