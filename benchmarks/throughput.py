@@ -228,13 +228,14 @@ def measure(work: Work, ways: dict[str, Callable], rounds: int, samples: dict[st
                 continue
             wall = getattr(way, "seconds", one.wall)    # an engine measures inside its own process
             tokens = sum(work.lengths[at] for at in chosen)
-            results.measured.setdefault(name, []).append({
-                "tokens": tokens, "seconds": round(wall, 2), "cpu_seconds": round(one.cpu, 2),
-                "peak_mb": round(one.peak / 10**6)})
             truth = truth or made
-            results.equal[name] = f"{sum(truth[at] == made[at] for at in chosen)} of {len(chosen)}"
+            equal = sum(truth[at] == made[at] for at in chosen)
+            results.measured.setdefault(name, []).append({
+                "prompts": len(chosen), "tokens": tokens, "seconds": round(wall, 2), "cpu_seconds": round(one.cpu, 2),
+                "peak_mb": round(one.peak / 10**6), "equal": equal})
+            results.equal.setdefault(name, f"{equal} of {len(chosen)}")     # of the first round, which takes all
             said(f"round {number + 1}, {name}: {tokens / wall:.1f} tokens/s, {tokens / one.cpu:.1f} per processor second, "
-                 f"{one.peak / 10**6:,.0f} MB, equal {results.equal[name]}")
+                 f"{one.peak / 10**6:,.0f} MB, equal {equal} of {len(chosen)}")
     return results
 
 
@@ -369,8 +370,9 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--set", choices=sorted(SETS), default="mtbench", help="MT-bench's first turns, or data/prompts.jsonl")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=80, help="of the set's 80")
-    parser.add_argument("--loop", type=int, default=12, help="prompts that the loop takes after the first round")
-    parser.add_argument("--pipeline", type=int, default=24, help="prompts that the pipeline takes after the first round")
+    parser.add_argument("--later", type=int, default=80, help="prompts that every way takes after the first round, at most")
+    parser.add_argument("--loop", type=int, default=8, help="prompts that the loop takes after the first round")
+    parser.add_argument("--pipeline", type=int, default=16, help="prompts that the pipeline takes after the first round")
     parser.add_argument("--dtype", default="float32")
     for option, package in (("--vllm", "vLLM"), ("--llama", "xllamacpp")):
         parser.add_argument(option, metavar="PYTHON", type=interpreter, default=sys.executable,
@@ -394,10 +396,12 @@ def main(arguments: list[str] | None = None) -> int:
     said(title)
     first = machine(work.model.device)
     most = limits(work)
-    samples = {"loop": args.loop, "pipeline, 8": args.pipeline}
     with contextlib.ExitStack() as opened:
         others = engines(work, args, first["threads"], opened, said)
-        results = measure(work, WAYS | others, args.rounds, samples, said)
+        ways = WAYS | others
+        few = {"loop": args.loop, "pipeline, 8": args.pipeline}
+        samples = {name: min(few.get(name, args.later), args.later, args.prompts) for name in ways}
+        results = measure(work, ways, args.rounds, samples, said)
     said(f"\n{table(results, title)}\n")
     said("matrix products alone, tokens/s: " + ", ".join(f"{name} {value}" for name, value in most.items()))
     trace = {"machine": first, "dtype": args.dtype, "set": args.set, "prompts": args.prompts,

@@ -77,9 +77,10 @@ def test_a_way_that_fails_leaves_the_others_and_its_earlier_rounds():
     ways = {"loop": answers, "others": others, "broken": broken, "late": late()}
     results = throughput.measure(WORK, ways, 3, {"loop": 4}, said.append)
     assert [one["tokens"] for one in results.measured["loop"]] == [16, 8, 8]
+    assert [one["equal"] for one in results.measured["loop"]] == [8, 4, 4]
     assert [len(results.measured.get(name, ())) for name in ways] == [3, 3, 0, 1]
     assert results.failed == dict.fromkeys(("broken", "late"), "MemoryError: no room for 8 prompts")
-    assert results.equal == {"loop": "4 of 4", "others": "2 of 8", "late": "8 of 8"}
+    assert results.equal == {"loop": "8 of 8", "others": "2 of 8", "late": "8 of 8"}
     assert len(said) == 3 + 3 + 1 + 2
 
 
