@@ -307,6 +307,7 @@ def padding(orders: Mapping[str, Sequence[Sequence[int]]], title: str) -> Pictur
             axes.axhline(end - 0.5, color="white", linewidth=1.2)
         axes.set_title(f"{name}: {1 - useful / computed:.0%} padding", fontsize=10, loc="left")
         axes.set_xlabel("positions before the answer")
+        axes.xaxis.set_major_formatter(lambda at, _: f"{abs(at):g}")
         axes.spines[["top", "left", "right"]].set_visible(False)
         said.append(f"{name}: {computed:,} positions for {useful:,} tokens, {1 - useful / computed:.0%} padding")
     panels[0].invert_yaxis()
