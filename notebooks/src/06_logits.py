@@ -194,10 +194,10 @@ views.table(("", "tokens", "perplexity", "bits per byte", "bits a sentence"), [
 check.lowest_perplexity(lowest, perplexity)
 
 # %% [markdown]
-# Perplexity counts **per token**, and this tokenizer cuts Japanese nearly into bytes. Once two bytes of a character are known, the
-# third is easy: many tokens, little surprise each. Bits per byte does not depend on the tokenizer, and English is ahead
-# again. The last column is fairest here, because the sentences say the same. Compare perplexities only between models with
-# one tokenizer, on one text.
+# Perplexity counts **per token**, and this tokenizer cuts Japanese nearly into bytes. Once two bytes of a character are known,
+# the third is easy: many tokens, little surprise each. Bits per byte does not depend on the tokenizer, and English is ahead
+# again. The last column is fairest here, because the sentences say the same. Compare perplexities only between models with one
+# tokenizer, on one text.
 
 # %% [markdown] instructor minutes=4
 # Take bets on 6.2 and ask for reasons. Most say English. Then ask which column a model's maker would print, and why a paper
@@ -438,8 +438,8 @@ widgets.logit_lens(tokenizer, model, "The capital of France is")
 # you build it yourself: the library has put the last entry of `hidden_states` through the final norm already, and only that.
 
 # %% [markdown] instructor minutes=4
-# Let each pair find a text whose answer shows earlier than "Paris" does, and say after which layer. "Once upon a" does; counting
-# and rhymes often do not. Then ask what the share column may and may not be taken for.
+# Let each pair find a text whose answer shows earlier than "Paris" does, and say after which layer. "Once upon a" does;
+# counting and rhymes often do not. Then ask what the share column may and may not be taken for.
 
 # %% [markdown]
 # ## 9 · A vector for a text

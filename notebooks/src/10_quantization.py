@@ -131,8 +131,8 @@ views.curves(lines, "Many scales beat one, and cost a fraction of a bit",
              "bits per weight, with scales", "relative error", log="y", digits=3)
 
 # %% [markdown]
-# Each bit halves the error, along every line. Eight bits under one scale for the tensor are worth less than six in groups of 64.
-# And groups of 32 lie above those of 64: here the finer scales cost more than they gain.
+# Each bit halves the error, along every line. Eight bits under one scale for the tensor are worth less than six in groups of
+# 64. And groups of 32 lie above those of 64: here the finer scales cost more than they gain.
 #
 # *Zero-point* quantization also moves the range: smallest to largest instead of −largest to largest. That is for numbers that
 # lie on one side, such as what comes out of an activation function:
@@ -181,9 +181,9 @@ views.table(("4 bits, zero-point", "groups of 32", "groups of 64"), [
 
 # %% [markdown]
 # If your left column is 0.0000, do not publish. Four bits cannot hold a float exactly, unless the float came out of four bits.
-# The bundled checkpoint was made from a file with just this format: blocks of 32, a scale and a minimum (section 5). Groups of 64
-# straddle two of its blocks and lose again. Remember it in section 6: our "full precision" baseline was squeezed once before. With
-# the checkpoint from the Hub the column holds an ordinary error.
+# The bundled checkpoint was made from a file with just this format: blocks of 32, a scale and a minimum (section 5). Groups of
+# 64 straddle two of its blocks and lose again. Remember it in section 6: our "full precision" baseline was squeezed once
+# before. With the checkpoint from the Hub the column holds an ordinary error.
 
 # %% [markdown]
 # ## 3 · Two in a byte
@@ -238,11 +238,11 @@ except ValueError as refused:
 # %% [markdown]
 # The same bytes. NF4 with 32-bit scales costs 4.5 bits per weight, just like absmax in groups of 32, and errs less.
 #
-# The last line answers an article that wants *Q4_K_M* "through bitsandbytes". It has LLM.int8, FP4 and NF4. The Q names belong to
-# another family of files (next section).
+# The last line answers an article that wants *Q4_K_M* "through bitsandbytes". It has LLM.int8, FP4 and NF4. The Q names belong
+# to another family of files (next section).
 #
-# **Predict 10.2.** In bfloat16 this model takes 269 MB. How many MB does it take as NF4, everything else left in bfloat16? Within
-# 3 counts.
+# **Predict 10.2.** In bfloat16 this model takes 269 MB. How many MB does it take as NF4, everything else left in bfloat16?
+# Within 3 counts.
 
 # %% tags=["predict"]
 ### BEGIN SOLUTION
@@ -250,8 +250,8 @@ nf4_megabytes = 116
 ### END SOLUTION
 
 # %% [markdown]
-# The next cells are the experiment of this lesson. Each format is loaded, its storages counted, a text read, eight tokens written;
-# then it is freed before the next. The text is ours, so nobody can have calibrated on it.
+# The next cells are the experiment of this lesson. Each format is loaded, its storages counted, a text read, eight tokens
+# written; then it is freed before the next. The text is ours, so nobody can have calibrated on it.
 
 # %%
 def four_bits(kind, double=False):
@@ -345,8 +345,9 @@ views.table(
       rows[name]["footprint"] - rows[name]["held"]) for name, each in predicted.items()])
 
 # %% [markdown]
-# Nothing left over in any row. And look at the last column: `get_memory_footprint()` knows nothing of scales and code books. For NF4
-# it is over 6 MB short, and so *double quantization*, which squeezes the scales, shows no saving in it at all. Count storages.
+# Nothing left over in any row. And look at the last column: `get_memory_footprint()` knows nothing of scales and code books.
+# For NF4 it is over 6 MB short, and so *double quantization*, which squeezes the scales, shows no saving in it at all. Count
+# storages.
 #
 # Why is 4-bit not a quarter of 16-bit? Because not everything is quantized:
 
@@ -370,8 +371,8 @@ views.table(("GB", "bfloat16", "LLM.int8", "NF4", "NF4, double", "bfloat16 ÷ NF
 #
 # ## 5 · A GGUF file, byte by byte
 #
-# llama.cpp's files keep quantized blocks as they are, together with tokenizer and metadata. This is the very file that the bundled
-# chat checkpoint was expanded from. No library is needed for its header:
+# llama.cpp's files keep quantized blocks as they are, together with tokenizer and metadata. This is the very file that the
+# bundled chat checkpoint was expanded from. No library is needed for its header:
 
 # %%
 path = checkpoint("chat-gguf") / "model.gguf"
@@ -397,8 +398,8 @@ views.table(("type", "tensors", "weights", "bytes", "bits per weight"), [
 #
 # ### Exercise 10.3 · Bits per weight &nbsp; ⏱ 5 min · ●○○
 #
-# A file has tensors of several types. From (weights, weights in a block, bytes of a block) for each, return the bits per weight of
-# the whole file.
+# A file has tensors of several types. From (weights, weights in a block, bytes of a block) for each, return the bits per
+# weight of the whole file.
 
 # %% exercise="10.3"
 def bits_per_weight(tensors: list[tuple[int, int, int]]) -> float:
@@ -427,7 +428,8 @@ mixed = (bits["Q4_K"] * (big.total - better) + bits["Q6_K"] * better) / big.tota
 f"Q4_K_M, {big.total:,} weights: {mixed:.2f} bits"
 
 # %% [markdown]
-# *Q4_K_M* is a recipe, not a type: Q4_K, but Q6_K for the head and for half of the value and down projections. The M is for medium.
+# *Q4_K_M* is a recipe, not a type: Q4_K, but Q6_K for the head and for half of the value and down projections. The M is for
+# medium.
 #
 # Last, the blocks themselves. A Q8_0 block is one 16-bit float and 32 signed bytes:
 
@@ -445,8 +447,8 @@ print(torch.equal(ours, torch.from_numpy(theirs)), [round(value, 3) for value in
 # %% [markdown]
 # ### Exercise 10.4 · A Q4_1 block &nbsp; ⏱ 8 min · ●●●
 #
-# 20 bytes: a scale and a minimum (16-bit floats), then 16 bytes with two codes each. Beware: the *lower* halves are weights 0 to
-# 15, the *upper* halves 16 to 31. A weight is code × scale + minimum.
+# 20 bytes: a scale and a minimum (16-bit floats), then 16 bytes with two codes each. Beware: the *lower* halves are weights 0
+# to 15, the *upper* halves 16 to 31. A weight is code × scale + minimum.
 
 # %% exercise="10.4"
 def dequantize_q4_1(block: bytes) -> list[float]:
@@ -472,8 +474,8 @@ check.dequantize_q4_1(dequantize_q4_1)
 #
 # ## 6 · What did it cost?
 #
-# Three questions to each format, on the same 256 tokens. *Perplexity*: how surprised is it by the text (lesson 06)? *Agreement*: how
-# often is its best next token that of float32? *KL*: how far are the two distributions apart, in nats?
+# Three questions to each format, on the same 256 tokens. *Perplexity*: how surprised is it by the text (lesson 06)?
+# *Agreement*: how often is its best next token that of float32? *KL*: how far are the two distributions apart, in nats?
 
 # %%
 views.table(("format", "bytes", "bits per weight", "perplexity", "KL"), [
@@ -496,12 +498,12 @@ views.table(("format", "same best token", "tokens per second", "bytes loaded", "
 # %% [markdown]
 # Perplexity alone would flatter: LLM.int8 reads this text as well as float32, yet about one best token in ten is another.
 #
-# No speed is promised. Codes have to be turned back into floats before they are multiplied, and on a CPU that can cost more than
-# the bytes save. On a GPU that waits for its memory it may pay (lesson 11). Measure yours.
+# No speed is promised. Codes have to be turned back into floats before they are multiplied, and on a CPU that can cost more
+# than the bytes save. On a GPU that waits for its memory it may pay (lesson 11). Measure yours.
 #
-# And compare the last two columns of the 4-bit rows. On processors with bfloat16 instructions (`AVX512-BF16`) bitsandbytes repacks each 4-bit layer at
-# its first pass: scales in 16 bit, double quantization undone. Faster, and not what you counted. Above it was switched off
-# for the reading, so that this page says the same everywhere.
+# And compare the last two columns of the 4-bit rows. On processors with bfloat16 instructions (`AVX512-BF16`) bitsandbytes
+# repacks each 4-bit layer at its first pass: scales in 16 bit, double quantization undone. Faster, and not what you counted.
+# Above it was switched off for the reading, so that this page says the same everywhere.
 #
 # ### Quiz
 #
@@ -552,8 +554,8 @@ config, tokens = checkpoint("chat"), ids.shape[1]
 widgets.quantization(tokenizer, model, "The capital of France is")
 
 # %% [markdown] instructor minutes=5
-# Let the room bid: the smallest size at which the text still makes sense. Someone will find that 3 bits in groups of 32 cost 3.5.
-# Ask what else lives in the size that does not shrink (the embeddings).
+# Let the room bid: the smallest size at which the text still makes sense. Someone will find that 3 bits in groups of 32 cost
+# 3.5. Ask what else lives in the size that does not shrink (the embeddings).
 #
-# Close with the three numbers a colleague should get with any quantized model: bytes held, bits per weight with scales, agreement
-# with the unquantized one on your own text. Ask which of them the last model card they read contained.
+# Close with the three numbers a colleague should get with any quantized model: bytes held, bits per weight with scales,
+# agreement with the unquantized one on your own text. Ask which of them the last model card they read contained.

@@ -184,7 +184,8 @@ def test_a_learner_runs_all_and_moves_the_widget(lesson, lab, page):
 
     expected = [cell for cell in nbformat.read(ROOT / "notebooks" / lesson.notebook.name, as_version=4).cells
                 if any(output.output_type == "error" for output in cell.get("outputs", ()))]
-    assert panel.locator('.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]', has_text="Traceback").count() == len(expected)
+    errors = panel.locator('.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]', has_text="Traceback")
+    assert errors.count() == len(expected)
     verdicts = panel.get_by_text("not attempted. Replace the ...")
     assert verdicts.count() >= 2, "an untouched exercise says that it was not attempted"
 

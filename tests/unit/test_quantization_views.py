@@ -2,7 +2,6 @@
 
 import pytest
 
-from labutils import views
 from labutils.checkpoints import checkpoint
 from labutils.widgets import quantization as widget_module  # noqa: F401
 from labutils.widgets.quantization import absmax, before_and_after, size, squeezed
