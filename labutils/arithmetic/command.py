@@ -174,12 +174,18 @@ def _verdict(found: Plan) -> str:
     if found.fits:
         return (
             f"It fits. Largest batch at this context: {found.largest_batch:,}. "
-            f"Longest context at this batch: {found.longest_context:,} tokens."
+            f"Longest context at this batch: {found.longest_context:,} tokens{_beyond(found)}."
         )
     short = f"It does not fit: {(found.total - found.memory) / 10**9:.3f} GB too much."
     if found.largest_batch or found.longest_context:
         return (
             f"{short} Largest batch at this context: {found.largest_batch:,}. "
-            f"Longest context at this batch: {found.longest_context:,} tokens."
+            f"Longest context at this batch: {found.longest_context:,} tokens{_beyond(found)}."
         )
     return f"{short} Not even one token fits."
+
+
+def _beyond(found: Plan) -> str:
+    """Memory may have room for more tokens than the model has positions."""
+    few = found.positions and found.longest_context and found.longest_context > found.positions
+    return f" (by memory; the model was made for {found.positions:,})" if few else ""

@@ -199,3 +199,11 @@ def test_a_trace_that_cannot_be_is_explained(tmp_path, capsys):
         assert main(["plan", str(path), "--trace"]) == 2
         output = capsys.readouterr()
         assert words in output.err and "Traceback" not in output.err and not output.out
+
+
+def test_more_room_than_positions_is_said(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(
+        {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "vocab_size": 256, "max_position_embeddings": 512, "dtype": "float32"}))
+    done = run(str(tmp_path), "--memory", "1GB", "--context", "256")
+    assert "tokens (by memory; the model was made for 512)." in done.stdout
