@@ -266,17 +266,24 @@ def normalise(cell) -> None:
 def keep_outputs(notebook, stored: Path, only_ignored: bool = False) -> None:
     """Copy the outputs of the stored notebook to each cell of `notebook` whose source is unchanged.
 
-    `only_ignored`: only those that nbval does not compare, such as seconds, so that a rebuild changes nothing without need.
+    Cells with the same source are told apart by their order. `only_ignored`: only those that nbval does not compare, such
+    as seconds, so that a rebuild changes nothing without need. Otherwise a cell that is new or changed is an error.
     """
     if not stored.exists():
         return
-    old = {cell.source: cell for cell in nbformat.read(stored, as_version=4).cells if cell.cell_type == "code"}
-    for cell in notebook.cells:
-        if cell.cell_type != "code" or cell.source not in old:
+    old: dict[str, list] = {}
+    for cell in nbformat.read(stored, as_version=4).cells:
+        if cell.cell_type == "code":
+            old.setdefault(cell.source, []).append(cell.outputs)
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type != "code":
             continue
-        if only_ignored and not IGNORED & set(cell.metadata.get("tags", ())):
-            continue
-        cell.outputs = old[cell.source].outputs
+        kept = old[cell.source].pop(0) if old.get(cell.source) else None
+        if kept is not None and (not only_ignored or IGNORED & set(cell.metadata.get("tags", ()))):
+            cell.outputs = kept
+        elif kept is None and not only_ignored:
+            raise SystemExit(f"{stored.name}: cell {number} is new or changed, so no output can be kept. Build without "
+                             f"--keep-outputs. It begins:\n{cell.source[:200]}")
 
 
 def number_runs(notebook) -> None:

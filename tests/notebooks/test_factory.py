@@ -147,6 +147,21 @@ def test_stubs_show_no_solution():
     assert build_notebooks.stub("### BEGIN SOLUTION\nkept = 1    # 0 to 4\n### END SOLUTION") == "kept = ...    # 0 to 4"
 
 
+def test_kept_outputs_go_by_source_and_order(tmp_path):
+    def cell(source, said=None):
+        outputs = [nbformat.v4.new_output("stream", text=said)] if said else []
+        return nbformat.v4.new_code_cell(source, outputs=outputs)
+
+    stored = tmp_path / "stored.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell("look()", "first"), cell("other()"), cell("look()", "second")]), stored)
+    wanted = nbformat.v4.new_notebook(cells=[cell("look()"), cell("other()"), cell("look()")])
+    build_notebooks.keep_outputs(wanted, stored)
+    assert [[output.text for output in each.outputs] for each in wanted.cells] == [["first"], [], ["second"]]
+    wanted.cells.append(cell("new()"))
+    with pytest.raises(SystemExit, match="cell 3 is new or changed"):
+        build_notebooks.keep_outputs(wanted, stored)
+
+
 def test_readme_is_what_the_course_says():
     assert build_readme.README.read_text(encoding="utf-8") == build_readme.readme(course())
 
