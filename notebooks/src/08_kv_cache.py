@@ -439,7 +439,7 @@ rows, full = [], read(model, prompt["input_ids"])[:, -1:]
 for name, make in ways.items():
     tail, _ = filled(model, cache := make(), prompt["input_ids"])
     here = sum(each.nbytes for each in trace.tensors(cache) if each.device == model.device)
-    moved = f"{(tail - full).abs().max():.1f}"
+    moved = f"{(tail - full).abs().max():.0f}"
     rows.append((name, here, moved, tokenizer.decode(tail.argmax())))
 views.table(("37 tokens", "bytes with the model", "a logit moved by", "next"), rows)
 
