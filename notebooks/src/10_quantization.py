@@ -354,9 +354,7 @@ views.table(
 # %%
 print({part: f"{count / found.total:.1%}" for part, count in found.parts.items()})
 
-LLAMA_8B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
-            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-            "vocab_size": 128256, "tie_word_embeddings": False, "dtype": "bfloat16"}
+LLAMA_8B = arithmetic.known("Llama-3.1-8B")
 sizes = {name: [arithmetic.plan(config, dtype="bfloat16", quantization=scheme).weights.total / 1e9
                 for scheme in ("none", "int8", "nf4", "nf4-double")]
          for name, config in (("chat model", checkpoint("chat")), ("Llama 3.1 8B", LLAMA_8B))}

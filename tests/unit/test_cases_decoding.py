@@ -11,23 +11,12 @@ import weakref
 import pytest
 
 import labutils  # noqa: F401 - settles the profile before the Hub client is imported
-from labutils.checkpoints import checkpoint
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from transformers.generation import logits_process as library  # noqa: E402
 
 END = 2     # <|im_end|>: the chat checkpoint ends a turn with it, and pads with it
-
-
-@pytest.fixture(scope="module")
-def chat():
-    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint("chat"), dtype=torch.float32)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return transformers.AutoTokenizer.from_pretrained(checkpoint("chat"))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import pytest
 
 import labutils  # noqa: F401 - settles the profile before the Hub client is imported
-from labutils.checkpoints import checkpoint
 from labutils.errors import SettingError
 
 torch = pytest.importorskip("torch")
@@ -14,16 +13,6 @@ from labutils.generation import generate  # noqa: E402
 SHORT = "The capital of France is"
 LONG = "Once upon a time, in a small town by the sea, there was a little girl who had"
 HELLO = [{"role": "user", "content": "Hello"}]
-
-
-@pytest.fixture(scope="module")
-def chat():
-    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint("chat"), dtype=torch.float32)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return transformers.AutoTokenizer.from_pretrained(checkpoint("chat"))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import itertools
 import pytest
 
 import labutils  # noqa: F401 - settles the profile before the Hub client is imported
-from labutils.checkpoints import checkpoint
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -23,16 +22,6 @@ def tiny():
     config = transformers.LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
                                       num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.5, **SMALL)
     return transformers.LlamaForCausalLM(config).eval()
-
-
-@pytest.fixture(scope="module")
-def chat():
-    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint("chat"), dtype=torch.float32)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return transformers.AutoTokenizer.from_pretrained(checkpoint("chat"))
 
 
 @pytest.fixture
